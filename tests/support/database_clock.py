@@ -1,4 +1,4 @@
-"""A database whose clock stands still where a test has set it: for what happens at midnight."""
+"""Provides a database whose clock stands at the time that a test sets, for tests about midnight."""
 
 from datetime import UTC, datetime, timedelta
 from typing import LiteralString
@@ -7,8 +7,8 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-# The program asks for the time by these names; a schema that is searched before PostgreSQL's own
-# answers them.
+# The program reads the time with these functions. The `search_path` finds this schema before
+# PostgreSQL's own.
 _CLOCK: LiteralString = """
     CREATE SCHEMA test_clock;
     CREATE TABLE test_clock.hands (now timestamptz NOT NULL);
@@ -21,7 +21,7 @@ _CLOCK: LiteralString = """
 
 
 class DatabaseClock:
-    """The clock of one database. Connections that are made later go by it."""
+    """Sets the clock of one database. Only connections that are opened later use it."""
 
     def __init__(self, conninfo: str) -> None:
         self.conninfo = conninfo

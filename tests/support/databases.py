@@ -1,4 +1,4 @@
-"""Databases of their own on the shared server, for tests that verify everything in them."""
+"""Creates separate databases on the shared server, for tests that verify all rows of a database."""
 
 import psycopg
 from psycopg import sql
@@ -6,12 +6,12 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tollkeeper.storage.migrations import migrate
 
-# Copied for every database that a test asks for: a copy takes a tenth of the time of the migrations.
+# The template of every separate database: a copy takes a tenth of the time of the migrations.
 _TEMPLATE = "migrated_template"
 
 
 def migrate_with_template(conninfo: str) -> None:
-    """Migrate the database of a new server, and keep a copy of it for `own_database`."""
+    """Migrates the database of a new server, and stores a copy of it for `own_database`."""
     migrate(conninfo)
     # A database can be copied only while it has no connections.
     with psycopg.connect(
@@ -21,7 +21,7 @@ def migrate_with_template(conninfo: str) -> None:
 
 
 def own_database(conninfo: str, name: str) -> str:
-    """A new, migrated database beside the shared one."""
+    """Creates a migrated database on the same server, and returns its connection string."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
         _copy(connection, _TEMPLATE, name)
     return make_conninfo(conninfo, dbname=name)

@@ -1,8 +1,8 @@
-"""Whether a statement stays within the rows of the organizations that it names.
+"""Checks whether a statement stays within the rows of the organizations that it names.
 
-Tables that are distributed by organization answer a statement on one server only if every one of them
-is tied to a named organization: by an equality of its key with a parameter, with a batch of rows that
-the caller gives, or with another table that is tied. Everything else asks all servers.
+If tables are distributed by organization, a single server can answer a statement only if each of the
+statement's tables is tied to a named organization. The table's key has to equal a parameter, a row of
+a batch that the caller passes, or the key of another tied table. All other statements need all servers.
 """
 
 import re
@@ -15,26 +15,26 @@ from sqlglot import exp
 
 _PARAMETER = re.compile(r"%\(\w+\)s|%s")
 KEY = "organization_id"
-# Among the tables that are not tied: some are joined by something else than their keys.
+# Added to the untied tables if some of them are not joined by their keys.
 ACROSS = "rows of different organizations are joined"
 # The table of organizations itself is distributed by its own id.
 _OWN_KEYS = {"organizations": "id"}
 _QUERIES = (exp.Select, exp.SetOperation, exp.Insert, exp.Update, exp.Delete)
 
 
-# What a name stands for: the distributed tables that whoever uses it has to tie.
+# For each table or WITH definition: the distributed tables that a query which uses it has to tie.
 _Known: TypeAlias = Mapping[str, frozenset[str]]
 
 
 @dataclass
 class _Scope:
-    """The sources of one query, and how their keys are tied."""
+    """Contains the sources of one query, and the ties between their keys."""
 
     known: _Known
     outer: "_Scope | None" = None
-    # By alias: the name of a distributed table, or of a definition that is not tied in itself.
+    # By alias: the name of a distributed table, or of a WITH definition that is not tied itself.
     tables: dict[str, str] = field(default_factory=dict)
-    # Aliases of batches of rows, of sub-queries, and of definitions that are tied in themselves.
+    # Aliases of batches of rows, sub-queries, and WITH definitions that are tied themselves.
     others: set[str] = field(default_factory=set)
     ties: list[tuple[str, str]] = field(default_factory=list)
 
@@ -42,14 +42,14 @@ class _Scope:
         alias = source.alias_or_name
         if isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier):
             if source.name not in self.known:
-                return  # a table that every server has
+                return  # Every server has this table.
             if self.known[source.name]:
                 self.tables[alias] = source.name
                 return
         self.others.add(alias)
 
     def key_of(self, column: exp.Expr | None) -> str | None:
-        """The alias whose key the column is."""
+        """Returns the alias of the source whose key this column is, or None."""
         if not isinstance(column, exp.Column):
             return None
         alias = column.table
@@ -63,10 +63,10 @@ class _Scope:
         return None if self.outer is None else self.outer.key_of(column)
 
     def tied(self) -> set[str]:
-        """The aliases whose keys are given, directly or by ties to others."""
+        """Returns the aliases whose keys are given, directly or by ties to others."""
         found = {"", *self.others}
         if self.outer is not None:
-            # Whether these are tied is a question of their own query.
+            # The check of the outer query finds out whether its own tables are tied.
             found |= set(self.outer.tables) | self.outer.tied()
         while True:
             more = {two for pair in self.ties for one, two in (pair, pair[::-1]) if one in found}
@@ -96,8 +96,8 @@ def _key(table: str) -> str:
 
 
 def untied(text: str, distributed: frozenset[str]) -> set[str]:
-    """The distributed tables that the statement reads or writes for more than the organizations that
-    it names; empty where it stays within them."""
+    """Returns the distributed tables whose rows the statement reads or writes for organizations that it
+    does not name. The set is empty if the statement stays within the organizations that it names."""
     written = _PARAMETER.sub("$1", text).replace("%%", "%")
     parsed = sqlglot.parse_one(written, dialect="postgres")
     if isinstance(parsed, exp.Command):
@@ -107,7 +107,7 @@ def untied(text: str, distributed: frozenset[str]) -> set[str]:
 
 
 def _check(query: exp.Expr, outer: _Scope | None, known: _Known) -> frozenset[str]:
-    """The tables that are not tied. What WITH defines may itself be tied by the query that uses it."""
+    """Returns the tables that are not tied. A query may also tie the tables of its WITH definitions."""
     if not isinstance(query, _QUERIES):
         return _all(_check(part, outer, known) for part in _queries_in(query))
     known = dict(known)
@@ -116,7 +116,7 @@ def _check(query: exp.Expr, outer: _Scope | None, known: _Known) -> frozenset[st
     for definition in [] if clause is None else clause.expressions:
         known[definition.alias] = _check(definition.this, outer, known)
         if isinstance(definition.this, exp.Insert | exp.Update | exp.Delete):
-            found |= known[definition.alias]  # it runs, whether it is used or not
+            found |= known[definition.alias]  # This definition runs even if the query does not use it.
     if isinstance(query, exp.SetOperation):
         return found | _check(query.left, outer, known) | _check(query.right, outer, known)
     scope = _Scope(known, outer)
@@ -139,7 +139,7 @@ def _all(sets: Iterable[frozenset[str]]) -> frozenset[str]:
 
 
 def _sources(query: exp.Expr) -> Iterator[exp.Expr]:
-    """Tables and the like of this query. The target of an INSERT takes the rows of its source."""
+    """Yields the sources of this query. The target of an INSERT is not a source."""
     if isinstance(query, exp.Update | exp.Delete):
         yield query.this
         yield from query.args.get("using") or []
@@ -171,7 +171,7 @@ def _query_of(node: exp.Expr) -> exp.Expr | None:
 
 
 def _add_ties(scope: _Scope, condition: exp.Expr) -> None:
-    """Equalities that all have to hold: what is under OR, NOT or CASE ties nothing."""
+    """Adds the equalities that must all be true. Conditions under OR, NOT or CASE tie nothing."""
     for part in condition.flatten() if isinstance(condition, exp.And) else [condition]:
         if isinstance(part, exp.And | exp.Paren) and part is not condition:
             _add_ties(scope, part.unnest())
@@ -196,14 +196,14 @@ def _add_tie(scope: _Scope, one: exp.Expr, two: exp.Expr) -> None:
 
 
 def _is_given(value: exp.Expr) -> bool:
-    """A parameter, or any of those in a parameter."""
+    """Returns whether the value is a parameter, or any element of a parameter."""
     if isinstance(value, exp.Any | exp.Cast | exp.Paren):
         return _is_given(value.this)
     return isinstance(value, exp.Parameter)
 
 
 def _add_using(scope: _Scope, query: exp.Expr) -> None:
-    """USING (organization_id) ties a joined table to what stands before it."""
+    """Ties a table that is joined with USING (organization_id) to all sources before it."""
     before = [source.alias_or_name for source in _sources(query)]
     for join in query.args.get("joins") or []:
         names = {column.name for column in join.args.get("using") or []}
@@ -214,7 +214,7 @@ def _add_using(scope: _Scope, query: exp.Expr) -> None:
 
 
 def _parts(query: exp.Expr) -> Iterator[exp.Expr]:
-    """Everything of a query but what WITH defines, which is checked before."""
+    """Yields all parts of a query except WITH, which is checked separately."""
     for name, value in query.args.items():
         if name in ("with", "with_"):
             continue
@@ -224,7 +224,7 @@ def _parts(query: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def _queries_in(node: exp.Expr) -> Iterator[exp.Expr]:
-    """The outermost queries inside of the node, or the node itself if it is one."""
+    """Yields the outermost queries in the node, or the node itself if it is a query."""
     if isinstance(node, _QUERIES):
         yield node
         return

@@ -1,7 +1,7 @@
-"""The documents as tests read them: fenced blocks, the commands in them, and links.
+"""Reads the documents for tests: fenced blocks, their commands, and links.
 
-The first word after a fence is the language; without one a block is read as commands (`sh`). Further
-words are the reason why a test does not do with it what it does with others of its language:
+The first word after a fence is the language; a block without a language contains commands (`sh`). The
+next words exempt the block from the test of its language, and give the reason:
 
     ```sh not-run: needs a cluster
     ```toml not-settings: a file of another program
@@ -14,7 +14,7 @@ from pathlib import Path
 from tools.site import slug
 
 ROOT = Path(__file__).parents[2]
-# CONTRIBUTING.md has tests of its own.
+# Other tests read CONTRIBUTING.md.
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 _BLOCK = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -26,11 +26,11 @@ _HEREDOC = re.compile(r"\\\n\s*")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block, and where it is."""
+    """Contains a fenced block and its place (file and line)."""
 
     place: str
     language: str
-    # Such as "not-run: needs a cluster"; empty: a test treats it as every other of its language.
+    # For example "not-run: needs a cluster"; empty if the block is not exempt.
     exemption: str
     text: str
 
@@ -40,7 +40,7 @@ class Block:
 
     @property
     def commands(self) -> list[str]:
-        """The commands of a block in sh. Where some lines have a prompt, the others are output."""
+        """Returns the commands of a block in sh. If some lines have a prompt, the others are output."""
         prompted = [line[2:] for line in self.text.splitlines() if line.startswith("$ ")]
         text = "\n".join(prompted) if prompted else _HEREDOC.sub(" ", self.text)
         commands, quoted = [], ""
@@ -66,7 +66,7 @@ def blocks_of(path: Path) -> list[Block]:
 
 
 def blocks_below(path: Path, heading: str) -> list[Block]:
-    """The blocks between a heading of the second level and the next one."""
+    """Returns the blocks between a heading of the second level and the next one."""
     beginning, _, rest = path.read_text().partition(f"\n## {heading}\n")
     first = beginning.count("\n") + 1
     last = first + rest.partition("\n## ")[0].count("\n")
@@ -83,18 +83,18 @@ def all_blocks(*languages: str) -> list[Block]:
 
 
 def mentions_of(path: Path) -> list[str]:
-    """Commands inside sentences."""
+    """Returns the commands that sentences mention."""
     return [span.replace("\n", " ") for span in _SPAN.findall(_BLOCK.sub("", path.read_text()))]
 
 
 def links_of(path: Path) -> list[str]:
-    """Links and images, without those in code."""
+    """Returns the targets of links and images, except in code."""
     prose = re.sub(r"`[^`\n]*`", "", _BLOCK.sub("", path.read_text()))
     return _LINK.findall(prose)
 
 
 def anchors_of(path: Path) -> set[str]:
-    """What a link to a heading may name."""
+    """Returns the anchors of all headings."""
     return {slug(heading) for heading in _HEADING.findall(_BLOCK.sub("", path.read_text()))}
 
 

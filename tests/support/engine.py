@@ -1,4 +1,4 @@
-"""A real embedded engine for tests, and the few words to speak to it directly."""
+"""Runs a real embedded engine for tests, and sends requests to it directly."""
 
 import asyncio
 import http.client
@@ -22,7 +22,7 @@ from tollkeeper.settings.schema import EmbeddedSettings
 
 
 def engine_options(**changes: Any) -> EngineOptions:
-    """The engine of a gateway with default settings, but for the changes."""
+    """Returns the engine options of a gateway with default settings, with these changes."""
     declared = EmbeddedSettings().model_dump(exclude={"enabled"})
     context_length = PACKAGED_MODEL.context_length
     return EngineOptions(**{**declared, "context_length": context_length, **changes})
@@ -30,13 +30,13 @@ def engine_options(**changes: Any) -> EngineOptions:
 
 READY_WITHIN_S = 60.0
 _ANSWER_WITHIN_S = 60.0
-# Two slots load faster than four, and enough for calls side by side.
+# Two slots load faster than four, and suffice for parallel calls.
 SMALL = engine_options(parallel=2, context_length=1024)
 
 
 @asynccontextmanager
 async def running_engine(options: EngineOptions = SMALL) -> AsyncIterator[EmbeddedEngine]:
-    """An engine that is ready; stopped on leaving."""
+    """Starts an engine, waits until it is ready, and stops it at the end."""
     engine = EmbeddedEngine(options)
     await engine.start()
     try:
@@ -50,7 +50,7 @@ async def running_engine(options: EngineOptions = SMALL) -> AsyncIterator[Embedd
 async def engine_gateway(
     data_dir: Path, conninfo: str, **model: Any
 ) -> AsyncIterator[ScriptedGateway]:
-    """A gateway over the real engine, with one model. Its scripted upstream is never called."""
+    """Runs a gateway with one model on the real engine. The scripted upstream is never called."""
     declared = {
         "backend": "local",
         "upstream_model": PACKAGED_MODEL.upstream_model,
@@ -94,7 +94,7 @@ class EngineAnswer:
 async def ask(
     address: EngineAddress, path: str, body: object = None, *, api_key: str | None = None
 ) -> EngineAnswer:
-    """One request below the base address, GET without a body; `api_key` replaces the right one."""
+    """Sends one request to the engine: GET if there is no body. `api_key` replaces the right key."""
     return await asyncio.to_thread(_ask, address, path, body, api_key)
 
 
@@ -116,7 +116,7 @@ def _ask(address: EngineAddress, path: str, body: object, api_key: str | None) -
 
 
 async def chat(address: EngineAddress, content: object, **fields: object) -> EngineAnswer:
-    """A short answer to one message of a user, or to the given messages."""
+    """Asks for a short answer to one user message, or to the given list of messages."""
     messages = content if isinstance(content, list) else [{"role": "user", "content": content}]
     body = {"messages": messages, "max_tokens": 4, "temperature": 0, **fields}
     return await ask(address, "/chat/completions", body)

@@ -1,8 +1,8 @@
-"""Statements as the code sends them, each with its plan and what the server read for it.
+"""Records the statements that the code sends, each with its plan and the rows that the server read.
 
-Before a statement runs, it runs once under EXPLAIN ANALYZE on the same connection and inside the same
-transaction, and that is rolled back. So the plan is the one that the statement itself gets, and a
-statement that is prepared is explained by its prepared plan.
+Before a statement runs, EXPLAIN ANALYZE runs it on the same connection, inside the same transaction,
+and rolls it back. So the plan is the plan of the statement itself, and for a prepared statement it is
+the prepared plan.
 """
 
 import asyncio
@@ -20,14 +20,15 @@ from tollkeeper.storage.round_trips import BoundStatement, RoundTrips, as_text
 
 _EXPLAIN = b"EXPLAIN (ANALYZE, BUFFERS, VERBOSE, TIMING OFF, FORMAT JSON) "
 _EXPLAINABLE = ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")
+# A full scan of at most this many rows is ignored.
 _AS_GOOD_AS_EMPTY = 10
-# A partition belongs to its table, whatever its month or day.
+# Names of partitions (by month or day) begin with the name of their table.
 _PARTITIONED = ("reservations", "resolutions", "overages", "activity", "policy_verdicts")
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """One statement that was sent."""
+    """Contains one statement that was sent, and its plan."""
 
     text: str
     plan: dict[str, Any]
@@ -42,8 +43,8 @@ class Explained:
 
     @property
     def scanned_whole(self) -> set[str]:
-        """The tables that were read from end to end, but for those that are as good as empty: a
-        partition of a month to come, for example."""
+        """Returns the tables that were scanned completely, except almost empty ones, for example the
+        partition of a future month."""
         return {
             table_of(node["Relation Name"])
             for node in self.nodes
@@ -56,7 +57,7 @@ class Explained:
 
     @property
     def rows_read(self) -> int:
-        """The rows that were taken from tables and indexes, also those that a filter dropped."""
+        """Returns the number of rows read from tables and indexes, including those that a filter dropped."""
         return sum(
             _rows(node)
             for node in self.nodes
@@ -89,7 +90,7 @@ class Recorder:
 
     @contextmanager
     def recording(self) -> Iterator[list[Explained]]:
-        """What is sent in this block."""
+        """Yields the list to which the statements of this block are added."""
         self.statements = []
         self.on = True
         try:
@@ -99,7 +100,7 @@ class Recorder:
 
     @property
     def wanted(self) -> bool:
-        """Chores of the gateway run at their own times and are nobody's statements here."""
+        """Returns whether to record now. Statements of the gateway's background chores are ignored."""
         task = asyncio.current_task()
         coroutine = None if task is None else task.get_coro()
         return self.on and getattr(coroutine, "__name__", "") != "_repeat"
@@ -113,7 +114,7 @@ class Recorder:
 
 @contextmanager
 def _rolled_back(pgconn: pq.abc.PGconn) -> Iterator[None]:
-    """Straight over libpq: the driver would drop its prepared statements after a rollback."""
+    """Uses libpq directly, because the driver would drop its prepared statements after a rollback."""
     outside = pgconn.transaction_status == pq.TransactionStatus.IDLE
     _run(pgconn, b"BEGIN" if outside else b"SAVEPOINT explained")
     try:
@@ -127,7 +128,8 @@ def _run(pgconn: pq.abc.PGconn, command: bytes) -> None:
 
 
 def install(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on, statements of the driver and of `round_trips` are explained while it records."""
+    """Replaces methods of the driver and of `RoundTrips`, so that statements are explained while the
+    recorder is on."""
     execute, send_all = psycopg.AsyncCursor.execute, RoundTrips._send_all
 
     async def explained_execute(
@@ -154,7 +156,7 @@ def install(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _still_prepared(trips: RoundTrips, statements: Sequence[BoundStatement]) -> bool:
-    """The driver drops all of them after a rollback."""
+    """Returns whether all are still prepared. The driver drops prepared statements after a rollback."""
     result = trips.connection.pgconn.exec_(b"SELECT name FROM pg_prepared_statements")
     there = {result.get_value(row, 0) for row in range(result.ntuples)}
     return {trips._prepared.names[one.name] for one, _ in statements if one.name} <= there
@@ -166,7 +168,7 @@ def _explain_prepared(
     pgconn = trips.connection.pgconn
     for statement, parameters in statements:
         if not statement.name:
-            continue  # the begin or the commit of the transaction
+            continue  # This is the BEGIN or COMMIT of the transaction.
         values = b", ".join(_literal(pgconn, as_text(value)) for value in parameters)
         name = trips._prepared.names[statement.name]
         result = pgconn.exec_(_EXPLAIN + b"EXECUTE " + name + (b"(%b)" % values if values else b""))

@@ -1,4 +1,4 @@
-"""A real gateway on a real socket for tests, and what they need to talk to it."""
+"""Runs a real gateway on a real socket, and creates tenants and headers for requests to it."""
 
 import secrets
 from collections.abc import AsyncIterator
@@ -29,8 +29,8 @@ from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 
-# The rows that the services write for an organization, a project, two keys and a grant, except for
-# those of the audit. `tests/services/tenants/test_created_rows.py` compares them.
+# Writes the same rows as the services for an organization, a project, two keys and a grant, but no
+# audit entries. `tests/services/tenants/test_created_rows.py` compares the rows.
 _CREATE_TENANT: LiteralString = """
     WITH new_organization AS (
         INSERT INTO organizations (id, name, created_at)
@@ -63,7 +63,7 @@ _CREATE_TENANT: LiteralString = """
 
 @dataclass(frozen=True)
 class Tenant:
-    """An organization with a project and keys that hold every permission of their kind."""
+    """Contains an organization with a project, and keys that have every permission of their kind."""
 
     organization_id: OrganizationId
     project_id: ProjectId
@@ -125,7 +125,7 @@ class Gateway:
         return Tenant(organization.id, project.id, admin_key, project_key)
 
     async def admin_key(self, tenant: Tenant, *permissions: str) -> dict[str, str]:
-        """Headers of a new admin key with just these permissions."""
+        """Returns the headers of a new admin key with only these permissions."""
         _, value = await self.services.admin_keys.admin_key_create(
             tenant.organization_id, f"limited {secrets.token_hex(8)}", permissions, None
         )
@@ -146,7 +146,7 @@ def idempotency_key() -> dict[str, str]:
 
 
 def assert_error(answer: httpx2.Response, status: int, code: str, param: str | None = None) -> None:
-    """The envelope, whole, on every refusal."""
+    """Checks all fields of an error envelope."""
     assert answer.status_code == status, answer.text
     error = answer.json()["error"]
     assert set(error) == {"code", "message", "type", "param", "request_id", "doc_url"}
@@ -164,7 +164,7 @@ async def running_gateway(
     clock: Clock = unix_now,
     engine: EngineAddress | None = None,
 ) -> AsyncIterator[Gateway]:
-    """The real server on a free port, in this event loop."""
+    """Runs the real server on a free port, in this event loop."""
     listener = bind("127.0.0.1", 0, setting="test")
     base_url = f"http://{address_of(listener)}"
     async with running_services(

@@ -1,4 +1,4 @@
-"""The real program as processes of their own, over a scripted upstream in this one."""
+"""Runs the real program as separate processes, with a scripted upstream in this process."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ _SECTIONS = ("server", "operator", "ledger", "limits", "database", "judge")
 
 @dataclass(frozen=True)
 class InstalledProgram:
-    """A configured program on a database that runs, and services to look at what it leaves."""
+    """Contains a configured program on a running database, and services that read what it wrote."""
 
     program: Program
     upstream: Upstream
@@ -33,7 +33,7 @@ class InstalledProgram:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[tuple[Serving, ScriptedGateway]]:
-        """A gateway in processes of its own, with a tenant that has money to spend."""
+        """Starts the gateway in separate processes, and creates a tenant with credit."""
         with ExitStack() as stack:
             running = await asyncio.to_thread(stack.enter_context, serving(self.program))
             try:
@@ -48,7 +48,7 @@ class InstalledProgram:
                     await scripted.grant(10**13)
                     yield running, scripted
             finally:
-                # The upstream must answer meanwhile, so it is not waited for in this thread.
+                # Waits in another thread, because the upstream in this loop must still answer.
                 await asyncio.to_thread(stack.close)
 
 
@@ -63,7 +63,7 @@ async def installed_program(
     changed_constants: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> AsyncIterator[InstalledProgram]:
-    """`changed_constants` are other values for constants of the program, in its processes."""
+    """Writes the settings file. `changed_constants` replaces constants in the program's processes."""
     settings = scripted_settings(data_dir, upstream.url, **changes)
     dumped = settings.model_dump(mode="json")
     dumped["server"]["port"] = dumped["operator"]["port"] = 0
@@ -99,7 +99,7 @@ def _toml(head: str, tables: list[dict[str, Any]]) -> str:
 
 
 def _value(value: Any) -> str:
-    """JSON is TOML, but for its objects."""
+    """Writes a value as TOML, which equals JSON except for objects."""
     if isinstance(value, dict):
         inner = ", ".join(
             f"{json.dumps(name)} = {_value(found)}"

@@ -1,8 +1,8 @@
-"""A quick transport for the HTTP clients of tests, without TLS.
+"""Provides a fast transport without TLS for the HTTP clients of tests.
 
-With its own transport, httpx2 takes more CPU time for a request than the gateway. SDKs still use that
-one, so it is tested too. This transport keeps connections like it, reads no further ahead than a test
-asks for, and raises the same errors.
+With its own transport, httpx2 takes more CPU time for a request than the gateway does. SDKs still use
+httpx2's transport, so it is tested too. This transport keeps connections alive like httpx2's, reads no
+further ahead than a test asks for, and raises the same errors.
 """
 
 import asyncio
@@ -17,20 +17,20 @@ import httpx2
 
 _READ_BYTES = 65_536
 _BODILESS = (204, 304)
-# As httpx2 keeps them.
+# The same limits as in httpx2.
 _IDLE_MAX = 20
 _IDLE_S = 5.0
 
 
 def http_client(base_url: str = "", *, timeout: float = 60, **options: Any) -> httpx2.AsyncClient:
-    """Create a client with connections of its own."""
+    """Creates a client with its own connections."""
     limits = options.pop("limits", httpx2.Limits(max_connections=100))
     transport = PlainTransport(limits.max_connections)
     return httpx2.AsyncClient(base_url=base_url, timeout=timeout, transport=transport, **options)
 
 
 class _Connection:
-    """One connection, and the answer that arrives on it."""
+    """Contains one connection, and the answer that arrives on it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -43,7 +43,7 @@ class _Connection:
         self.begin("GET")
 
     def begin(self, method: str) -> None:
-        """Forget the answer before."""
+        """Discards the previous answer."""
         self._is_head = method == "HEAD"
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
@@ -53,11 +53,11 @@ class _Connection:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the server has neither closed the idle connection nor sent anything on it."""
+        """Returns whether the server has neither closed the idle connection nor sent anything on it."""
         return not self._writer.is_closing() and not self._readable.poll(0)
 
     async def send(self, request: httpx2.Request, timeout_s: float | None) -> None:
-        """Send the request. A server may answer and close before it has read everything."""
+        """Sends the request. Ignores a closed connection: the server may answer before it has read all."""
         target = request.url.raw_path.decode("ascii")
         lines = [f"{request.method} {target} HTTP/1.1\r\n".encode("ascii")]
         lines += [b"%s: %s\r\n" % header for header in request.headers.raw]
@@ -78,7 +78,7 @@ class _Connection:
                 raise httpx2.WriteTimeout("", request=request) from error
 
     async def read(self, request: httpx2.Request, timeout_s: float | None) -> None:
-        """Read and parse what arrives next."""
+        """Reads and parses the next data."""
         try:
             async with asyncio.timeout(timeout_s):
                 data = await self._reader.read(_READ_BYTES)
@@ -95,7 +95,7 @@ class _Connection:
             raise httpx2.RemoteProtocolError(str(error), request=request) from error
 
     def _end(self, request: httpx2.Request) -> None:
-        """End an answer that lasts as long as its connection."""
+        """Completes an answer whose body ends with the connection; raises if the answer is cut off."""
         names = {name.lower() for name, _ in self.headers}
         if not self.status or names & {b"content-length", b"transfer-encoding"}:
             message = "the server closed the connection before the end of its answer"
@@ -106,7 +106,7 @@ class _Connection:
         self.reusable = False
         self._writer.close()
 
-    # What the parser calls.
+    # The parser calls the following methods.
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name, value))
@@ -132,7 +132,7 @@ class _Connection:
 
 
 class _Body(httpx2.AsyncByteStream):
-    """The body of an answer, as it arrives. Its connection is given back at its end."""
+    """Yields the body of an answer as it arrives, and gives its connection back when it is closed."""
 
     def __init__(
         self, transport: "PlainTransport", connection: _Connection, request: httpx2.Request
@@ -159,7 +159,7 @@ class _Body(httpx2.AsyncByteStream):
 
 
 class PlainTransport(httpx2.AsyncBaseTransport):
-    """Connections to servers that speak HTTP/1.1 without TLS."""
+    """Manages connections to servers that speak HTTP/1.1 without TLS."""
 
     def __init__(self, connections_max: int | None = None) -> None:
         self._room = None if connections_max is None else asyncio.Semaphore(connections_max)
@@ -216,7 +216,7 @@ class PlainTransport(httpx2.AsyncBaseTransport):
         return connection
 
     def give_back(self, connection: _Connection | None, request: httpx2.Request) -> None:
-        """Keep a connection whose answer was read to its end, and close any other."""
+        """Keeps a connection whose answer was read to its end, and closes any other."""
         if self._room is not None:
             self._room.release()
         if connection is None:
@@ -236,7 +236,7 @@ class PlainTransport(httpx2.AsyncBaseTransport):
         for connection in tuple(self._open):
             self._discard(connection)
         self._idle.clear()
-        # The loop closes sockets in its next round.
+        # The loop closes the sockets in its next turn.
         await asyncio.sleep(0)
 
 

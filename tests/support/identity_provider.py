@@ -1,7 +1,7 @@
-"""A real OpenID Connect provider in a process of its own: `oidc-provider-mock`.
+"""Runs a real OpenID Connect provider as a separate process: `oidc-provider-mock`.
 
-Claims of a user replace those that the provider would write into the ID token, so that a test can ask
-for a wrong audience or an expired token, properly signed.
+The claims of a user replace the provider's own claims in the ID token. So a test can get a token with
+a wrong audience or a past expiry time and a valid signature.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class Provider:
 
     @property
     def issuer(self) -> str:
-        # Another site than the console's address, so that the browser's rules for cookies count.
+        # Not the console's host, so that the browser's rules for cross-site cookies apply.
         return f"http://localhost:{self.port}"
 
     async def set_user(self, subject: str, **claims: Any) -> None:
@@ -69,7 +69,7 @@ async def _answers(provider: Provider) -> bool:
 
 
 def with_provider(settings: Settings, issuer: str, **more: Any) -> Settings:
-    """The same settings, but people sign in with this provider."""
+    """Returns the same settings, with sign-in through this provider."""
     sign_in = {
         "issuer": issuer,
         "client_id": "the-console",
@@ -84,7 +84,7 @@ def with_provider(settings: Settings, issuer: str, **more: Any) -> Settings:
 
 @asynccontextmanager
 async def console_with_provider(site: ConsoleSite, issuer: str, **more: Any) -> AsyncIterator[str]:
-    """A console on a port that the provider is told."""
+    """Serves a console that uses this provider, on a free port, and yields its URL."""
     port = free_port()
     settings = with_provider(site.settings, issuer, **more)
     async with serving_console(settings, site.services, port=port) as address:

@@ -1,7 +1,7 @@
-"""A gateway with a scripted judge beside its scripted model, and published policies in one line.
+"""Runs a gateway with a scripted model and a scripted judge, and publishes policies with one call.
 
-The judge understands questions of the form "Does it say WORD?": it finds them very likely where the
-quoted text has the word in it. A test may let it say anything else.
+The judge understands questions of the form "Does it say WORD?": its score is high if the quoted text
+contains the word. A test may replace its opinions.
 """
 
 import math
@@ -55,19 +55,19 @@ _ASKED = re.compile(
 
 @dataclass(frozen=True)
 class Asked:
-    """One question as the judge got it."""
+    """Contains one question that the judge received."""
 
     received: Received
     text: str
     question: str
     fence: str
-    # The request that the text answers, and its own fence.
+    # The request that the text answers, and the fence around this request.
     context: str | None = None
     context_fence: str | None = None
 
     @property
     def before_question(self) -> bytes:
-        """The body's messages up to where questions differ."""
+        """Returns the part of the body that is the same for all questions about a text."""
         return self.received.body.split(b"Question: ")[-2]
 
 
@@ -80,7 +80,7 @@ def opinion_by_words(asked: Asked) -> Opinion:
 
 
 class ScriptedJudge(Upstream):
-    """`opinion` says what it thinks: basis points, or a verb for what a judge does wrong."""
+    """Answers with `opinion`: a score in basis points, or a verb that plays a faulty judge."""
 
     def __init__(self) -> None:
         super().__init__(self._judge)
@@ -119,7 +119,7 @@ def _read(received: Received) -> Asked:
 
 
 def judge_answer(basis_points: int, usage: Any = USAGE) -> Verb:
-    """An answer with exactly this probability of yes."""
+    """Returns an answer with exactly this probability of yes."""
     yes, no = (_logprob(share) for share in (basis_points, 10_000 - basis_points))
     return judge_answer_of([("Yes", yes), ("No", no)], usage)
 
@@ -138,7 +138,7 @@ def _logprob(basis_points: int) -> float:
 
 @dataclass(frozen=True)
 class JudgedGateway:
-    """A tenant's view of gateway, model and judge."""
+    """Contains the gateway, model and judge for one tenant."""
 
     scripted: ScriptedGateway
     judge: ScriptedJudge
@@ -147,7 +147,7 @@ class JudgedGateway:
         return replace(self, scripted=await self.scripted.with_tenant(credit=credit))
 
     async def for_next_test(self) -> "JudgedGateway":
-        """For the next test: nobody remembers what model and judge did in the one before."""
+        """Resets the model, the judge and the judge's replica health, and returns a new tenant's view."""
         self.model.play(chat())
         self.judge.reset()
         judge = self.scripted.gateway.services.backends["judge"]
@@ -178,7 +178,8 @@ class JudgedGateway:
     async def publish_many(
         self, count: int, *, mode: str, direction: str = "both", scope: str = "organization"
     ) -> list[str]:
-        """The ids of so many policies, written as the services would write them, but at once."""
+        """Writes this many published policies in one transaction, with the rows that the services would
+        write. Returns their ids."""
         organization = self.scripted.tenant.organization_id
         policies = [
             Policy(
@@ -210,14 +211,14 @@ class JudgedGateway:
         return [policy.id for policy in policies]
 
     async def change(self, verb: str, policy: Policy) -> Policy:
-        """publish, pause or resume"""
+        """Publishes, pauses or resumes the policy: `verb` is `publish`, `pause` or `resume`."""
         service = getattr(self.scripted.gateway.services.policies, f"policy_{verb}")
         changed = await service(policy.organization_id, policy.id, policy.revision)
         assert isinstance(changed, Policy)
         return changed
 
     def say(self, text: str, *, choices: int = 1) -> None:
-        """What the model answers from now on."""
+        """Sets the model's answer from now on."""
         self.model.play(answer(completion(text, choices=choices)))
 
     async def chat(self, text: str = "Hello", **fields: Any) -> httpx2.Response:
@@ -226,7 +227,7 @@ class JudgedGateway:
         )
 
     async def entry(self, found: httpx2.Response | str) -> ActivityEntry:
-        """What was written down about a call, when all of it is."""
+        """Waits until a call and its verdicts are recorded, and returns its activity."""
         request_id = found if isinstance(found, str) else found.headers["x-request-id"]
         services = self.scripted.gateway.services
         await eventually(lambda: services.inference.running == 0)
@@ -247,7 +248,7 @@ async def judged_gateway(
     window: dict[str, int] | None = None,
     **changes: Any,
 ) -> AsyncIterator[JudgedGateway]:
-    """A gateway of its own, with other settings of its judge or of the two backends."""
+    """Runs a separate gateway, with changed settings of its judge or of the two backends."""
     async with Upstream(chat()) as model, ScriptedJudge() as judge_server:
         settings = {"deadline_s": 30, "concurrency": 8, **(judge or {})}
         window = {"window_characters": 1000, "overlap_characters": 100, **(window or {})}
@@ -277,7 +278,7 @@ async def judged_gateway(
 
 
 def assert_denied(found: httpx2.Response, policy: Policy, direction: str) -> None:
-    """The whole shape of a denial."""
+    """Checks the status, error and headers of a denial."""
     assert found.status_code == 403, found.text
     error = found.json()["error"]
     assert (error["type"], error["code"]) == ("policy_error", "policy_denied")

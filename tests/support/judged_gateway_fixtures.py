@@ -1,6 +1,6 @@
-"""The gateway with a scripted judge that the tests of one folder share.
+"""Provides the gateway with a scripted judge that the tests of one folder share.
 
-A `conftest.py` imports these fixtures and gives them a database of its own (`conninfo`).
+A `conftest.py` imports these fixtures and defines `conninfo`, a separate database for them.
 """
 
 from collections.abc import AsyncIterator
@@ -25,5 +25,5 @@ async def shared_judged(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGa
 
 @pytest.fixture
 async def judged(shared_judged: JudgedGateway) -> JudgedGateway:
-    """The same gateway for a fresh tenant."""
+    """Returns the same gateway for a new tenant."""
     return await shared_judged.for_next_test()

@@ -1,4 +1,4 @@
-"""An organization with known costs, and the report over them."""
+"""Creates an organization with known costs, and requests reports about them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +24,7 @@ class Spent:
 
 @dataclass(frozen=True)
 class KnownCosts:
-    """Two projects with two keys each, over ten days of which the fourth saw no cost."""
+    """Contains costs of two projects with two keys each, on ten days except the fourth."""
 
     gateway: Gateway
     tenant: Tenant
@@ -41,7 +41,7 @@ class KnownCosts:
         return await self.gateway.client.get(f"{COSTS}?{query}", headers=self.tenant.as_admin)
 
     async def pages(self, query: str, *limits: int) -> list[dict[str, Any]]:
-        """All pages; the last limit goes on."""
+        """Returns all pages. Page i uses the i-th limit, and pages after the last limit use the last limit."""
         found: list[dict[str, Any]] = []
         cursor = ""
         while True:

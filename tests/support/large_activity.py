@@ -1,4 +1,4 @@
-"""Fills activity, verdicts and their roll-ups with many calls at once, as so many calls would."""
+"""Creates the rows of activity, verdicts and roll-ups of many calls at once."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,16 +13,16 @@ from tollkeeper.storage.rollups import ROLL_UP_ACTIVITY, ROLL_UP_VERDICTS
 
 POLICY = "pol_asked_often"
 MODELS = ("example/small", "example/large", "example/vision")
-# Of so many calls, one is judged by the policy, and of so many judged ones, one matches.
+# Of all calls, the policy judges one in JUDGED_OF, and matches one in MATCHED_OF.
 JUDGED_OF, MATCHED_OF = 2, 1000
-# Calls cost up to this many; exactly one of them costs more.
+# The costs in picousd: calls cost less than COST_MAX, except one call that costs DEAREST.
 COST_MAX = 1000
 DEAREST = 10**6
 
 
 @dataclass(frozen=True, slots=True)
 class LargeActivity:
-    """What is filled in: calls evenly over the days before `end`, and over the tenants."""
+    """Describes the rows: `calls` calls, evenly distributed over the days before `end` and the tenants."""
 
     calls: int
     days: int
@@ -32,8 +32,8 @@ class LargeActivity:
 async def fill_activity(
     connection: Connection, tenants: list[LedgerTenant], wanted: LargeActivity
 ) -> None:
-    """The tenants' organizations are those of the policy as well. Runs in a transaction that allows
-    long statements."""
+    """Creates the rows in the caller's transaction, which has to allow long statements. Each tenant's
+    organization gets verdicts of the same policy."""
     last = datetime.fromtimestamp(wanted.end, UTC).date()
     for table in DAILY_TABLES:
         existing = await activity_partitions.find_days(connection, table)
@@ -89,7 +89,7 @@ _VERDICTS: LiteralString = f"""
     FROM (SELECT *, row_number() OVER (ORDER BY started_at) AS number FROM activity) AS a
     WHERE number %% {JUDGED_OF} = 0
 """
-# As the product itself rolls up, from all of these rows at once.
+# The roll-up statements of the program, applied to all of these rows at once.
 _ROLL_UPS: tuple[LiteralString, ...] = (
     "WITH fresh AS (SELECT * FROM activity WHERE organization_id = ANY (%(organizations)s))"
     + ROLL_UP_ACTIVITY,

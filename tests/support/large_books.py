@@ -1,4 +1,4 @@
-"""Fills a ledger with many calls at once: the rows that as many holds and settlements would leave."""
+"""Creates the ledger rows of many holds and settlements at once."""
 
 from collections.abc import Sequence
 from typing import LiteralString
@@ -8,7 +8,7 @@ from tollkeeper.domain.months import Month
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.watched_connection import allow_long_statements
 
-# Calls are held at 10; they cost 0 (released) to 11 (with an overage of 1), in turn.
+# Every hold is 10. The costs are 0 (released) to 11 (an overage of 1), in turn.
 _COSTS = 12
 _HOLD = 10
 _DAYS = 28
@@ -22,14 +22,14 @@ async def fill_books(
     months: Sequence[Month],
     projects: int = 1,
 ) -> list[LedgerTenant]:
-    """Makes `calls` resolved calls, evenly among new organizations, their projects and these months.
-    Returns each project with its organization."""
+    """Creates `calls` resolved calls, evenly distributed over new organizations, their projects and these
+    months. Returns each project with its organization."""
     tenants = [await make_tenant(database, credit=calls * _COSTS) for _ in range(organizations)]
     for tenant in tenants[:]:
         tenants += [await another_project(database, tenant) for _ in range(projects - 1)]
     async with database.transaction() as connection:
         await allow_long_statements(connection, minutes=60)
-        # No trigger runs, so foreign keys are not checked row by row: `ledger verify` does that.
+        # No trigger runs, so foreign keys are not checked here; `ledger verify` checks the rows.
         await connection.execute("SET LOCAL session_replication_role TO replica")
         await connection.execute("SET LOCAL work_mem TO '64MB'")
         parameters = {

@@ -1,4 +1,4 @@
-"""Fills a database with many organizations, their projects, keys and policies, by SQL."""
+"""Creates many organizations with their projects, keys and policies, by SQL."""
 
 from typing import LiteralString
 
@@ -6,7 +6,7 @@ from tollkeeper.storage.database import Connection
 
 
 async def fill_tenants(connection: Connection, *, organizations: int, policies_each: int) -> None:
-    """Organizations with an account, a project, a key of each kind and policies in force."""
+    """Creates organizations with an account, a project, a key of each kind and enforcing policies."""
     for statement in _STATEMENTS:
         await connection.execute(
             statement, {"organizations": organizations, "policies": policies_each}, prepare=False

@@ -1,4 +1,4 @@
-"""What tests of the ledger on the real PostgreSQL need: processes, tenants, holds and balances."""
+"""Provides processes, tenants, holds and balances for tests of the ledger on a real PostgreSQL."""
 
 import atexit
 import dataclasses
@@ -46,7 +46,7 @@ class LedgerTenant:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One serving process, as the ledger sees it."""
+    """Contains the parts of a serving process that the ledger needs."""
 
     id: UUID
     database: Database
@@ -56,7 +56,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """An account with everything folded in."""
+    """Contains the amounts of an account after all resolved holds were folded."""
 
     available: int
     held: int
@@ -65,7 +65,7 @@ class Balance:
     overage: int
 
 
-# The organizations that the test which runs has created.
+# The organizations that the current test has created.
 created: list[OrganizationId] = []
 
 
@@ -92,7 +92,7 @@ def make_process(database: Database, limits: ProjectLimits = LIMITS) -> Process:
 
 
 def make_ledger(store: LedgerStore) -> Ledger:
-    """A ledger for organizations without policies."""
+    """Returns a ledger for organizations without policies."""
     return Ledger(store, PolicyDirectory(default_threshold=5000))
 
 
@@ -170,7 +170,7 @@ async def grant(database: Database, tenant: LedgerTenant, amount: int) -> None:
 
 
 def hold_of(tenant: LedgerTenant, amount: int) -> Hold:
-    """A hold of exactly this amount."""
+    """Returns a hold of exactly this amount."""
     pricing = Pricing(
         prompt=0, completion=0, image=0, request=amount, input_cache_read=0, declared={}
     )
@@ -189,7 +189,7 @@ def hold_of(tenant: LedgerTenant, amount: int) -> Hold:
 
 
 def settlement(hold: Hold, cost: int, *, by: str = "test") -> Resolution:
-    """A settlement with two line items, so that a line is not mistaken for the total."""
+    """Returns a settlement with two line items, so that a test does not confuse a line item with the total."""
     return Resolution(
         organization_id=hold.organization_id,
         reservation_id=hold.id,
@@ -210,7 +210,7 @@ def release(hold: Hold) -> Resolution:
 
 
 async def held(process: Process, tenant: LedgerTenant, amount: int) -> Hold:
-    """A hold that is admitted."""
+    """Writes a hold, and checks that it is admitted."""
     hold = hold_of(tenant, amount)
     decision = await process.ledger.hold(hold)
     assert decision == Decision(), decision
@@ -218,13 +218,13 @@ async def held(process: Process, tenant: LedgerTenant, amount: int) -> Hold:
 
 
 async def fold(process: Process, tenant: LedgerTenant) -> None:
-    """The next fast transaction: it takes in whatever resolutions have given back."""
+    """Folds all resolved holds, with the transaction of a hold that is refused (its key is unknown)."""
     nobody = replace(hold_of(tenant, 0), key_id=KeyId(uuid4()))
     assert (await process.ledger.hold(nobody)).refusal is not None
 
 
 async def balance_of(process: Process, tenant: LedgerTenant) -> Balance:
-    """After everything was folded in, so that the account alone says it."""
+    """Folds all resolved holds, and returns the amounts of the account."""
     await fold(process, tenant)
     assert not await rows(
         process.database,
@@ -243,7 +243,7 @@ async def balance_of(process: Process, tenant: LedgerTenant) -> Balance:
 
 
 async def rotate(database: Database, old: LedgerTenant, new: LedgerTenant) -> None:
-    """Makes the key of `new` from that of `old`, which goes on working."""
+    """Creates the key of `new` as the replacement of the key of `old`, which stays valid."""
     await _add_key(database, new)
     async with database.transaction() as connection:
         await lock_account(connection, old.organization_id)
@@ -278,8 +278,8 @@ async def differences(
     age_s: float = 10**7,
     lease_s: float = 10**7,
 ) -> list[tuple[str, str, str]]:
-    """Return what `ledger verify` finds over all organizations or for some of them. By default, holds
-    of live processes may be of any age."""
+    """Returns the differences that `ledger verify` finds, in all or in these organizations. By default,
+    holds of live processes may be of any age."""
     if not organizations:
         async with database.snapshot() as connection:
             return await find_differences(connection, age_s=age_s, lease_s=lease_s)
@@ -296,7 +296,7 @@ async def differences(
 async def _find_in_small_slice(
     connection: Connection, part: Slice, ages: Ages
 ) -> list[tuple[str, str, str]]:
-    """Like `find_in_slice` with prepared statements: planning takes longer than reading few rows."""
+    """Works like `find_in_slice`, but prepares the statements: planning takes longer than reading few rows."""
     await connection.execute("SET LOCAL enable_material TO off")
     parameters = dataclasses.asdict(part) | dataclasses.asdict(ages)
     return [
@@ -309,7 +309,7 @@ async def _find_in_small_slice(
 async def find_differences(
     connection: Connection, *, age_s: float, lease_s: float
 ) -> list[tuple[str, str, str]]:
-    """Return what `ledger verify` finds over all organizations, in the transaction of this
+    """Returns the differences that `ledger verify` finds in all organizations, in the transaction of this
     connection."""
     everything = await _everything(connection)
     return await find_in_slice(connection, INVARIANTS, everything, Ages(age_s, lease_s))
@@ -320,16 +320,16 @@ async def _everything(connection: Connection) -> Slice:
     return Slice(closed_from=closed_from, closed_to=closed_to)
 
 
-# The schema is the same for every organization.
+# The invariants about organizations. Those about the schema are the same for every organization.
 _SLICE = SUMS | ROWS
-# By database, the one that was used last at the end: a server has a hundred connections for all.
+# Connections by database, the last used at the end. All tests share a server's 100 connections.
 _verifying: dict[str, psycopg.AsyncConnection] = {}
 _VERIFYING_MAX = 8
 
 
 @asynccontextmanager
 async def _verifying_connection(database: Database) -> AsyncIterator[Connection]:
-    """A snapshot on a connection that stays open and keeps its plans. Planning all queries takes ten
+    """Opens a snapshot on a connection that stays open and keeps its plans. Planning all queries takes ten
     times as long as reading the rows of one organization."""
     async with database.reading() as connection:
         dsn = connection.info.dsn
@@ -346,7 +346,7 @@ async def _verifying_connection(database: Database) -> AsyncIterator[Connection]
 
 
 async def _is_lost(connection: psycopg.AsyncConnection) -> bool:
-    """Whether the connection has ended, for example because the server was restarted."""
+    """Returns whether the connection has ended, for example because the server was restarted."""
     try:
         await connection.execute("SELECT")
     except psycopg.OperationalError:

@@ -1,4 +1,4 @@
-"""Ledger processes on a database of their own. What a test wrote is verified after it."""
+"""Provides ledger processes on a separate database, and verifies after each test what it wrote."""
 
 from collections.abc import AsyncIterator
 
@@ -18,7 +18,7 @@ from tollkeeper.storage.database import Database
 
 @pytest.fixture(scope="session")
 def ledger_conninfo(shared_conninfo: str) -> str:
-    """A database apart: the invariants are checked over all its rows, again and again."""
+    """Creates a separate database, because the invariants are checked over all its rows."""
     return own_database(shared_conninfo, "ledger")
 
 
@@ -33,8 +33,8 @@ async def ledger_database(ledger_conninfo: str) -> AsyncIterator[Database]:
 
 @pytest.fixture
 async def verified_books(ledger_database: Database) -> AsyncIterator[None]:
-    """Whatever a test does, all ten invariants hold for its organizations when it is over. They are
-    checked for all organizations when all tests are over."""
+    """Checks after the test that all invariants hold for its organizations. After all tests, they are
+    checked for all organizations."""
     created.clear()
     yield
     if created:
@@ -43,7 +43,7 @@ async def verified_books(ledger_database: Database) -> AsyncIterator[None]:
 
 @pytest.fixture
 async def process(ledger_database: Database, verified_books: None) -> AsyncIterator[Process]:
-    """A process of its own, on connections that have prepared their statements for earlier tests."""
+    """Yields a new process on shared connections, whose statements earlier tests have prepared."""
     running = make_process(ledger_database)
     yield running
     await running.ledger.drain()
@@ -51,6 +51,6 @@ async def process(ledger_database: Database, verified_books: None) -> AsyncItera
 
 @pytest.fixture
 async def other_process(ledger_conninfo: str, verified_books: None) -> AsyncIterator[Process]:
-    """Another process on the same database: another identity, other connections."""
+    """Yields another process on the same database, with its own id and its own connections."""
     async with running_process(ledger_conninfo) as running:
         yield running

@@ -1,4 +1,4 @@
-"""Books with months that are over: calls of the past, closed, proven and exported."""
+"""Provides books with past months: calls, closes, proofs and exports of these months."""
 
 import secrets
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ def this_month() -> Month:
 
 @dataclass(frozen=True)
 class OldBooks:
-    """One process whose ledger has months of the past."""
+    """Contains one process whose ledger has past months."""
 
     process: Process
 
@@ -47,13 +47,13 @@ class OldBooks:
         return Reconciliation(self.process.database, Ages(10**7, 10**7))
 
     async def begin(self, *months: Month) -> None:
-        """As if upkeep had made these months when they were current."""
+        """Creates the partitions of these months, as the upkeep would have done at the time."""
         for month in months:
             async with self.process.database.transaction() as connection:
                 await ledger_months.add_month(connection, month)
 
     async def hold(self, tenant: LedgerTenant, month: Month, amount: int) -> Hold:
-        """A hold of a call that arrived on the second day of the month."""
+        """Writes the hold of a call that arrived on the second day of the month."""
         now_ms = (month.first_day + 1) * _MS_PER_DAY
         identity = request_id(now_ms, secrets.randbits(RANDOM_BITS))
         hold = replace(hold_of(tenant, amount), id=identity)
@@ -81,7 +81,7 @@ NOW = this_month()
 
 
 async def busy(old: OldBooks) -> LedgerTenant:
-    """Calls in three months: settled, released, with overage, and once unsettled."""
+    """Makes calls in three months: settled, with overage, released, and settled after being unsettled."""
     tenant = await make_tenant(old.process.database, credit=1000)
     for month in (NOW.plus(-3), NOW.plus(-2), NOW):
         await old.spend(tenant, month, 10, 4)
@@ -95,7 +95,7 @@ async def busy(old: OldBooks) -> LedgerTenant:
 
 
 async def end_month(old: OldBooks, month: Month) -> None:
-    """Everything up to the drop."""
+    """Closes, verifies, exports and drops the month."""
     await old.months.ledger_close(month)
     assert await old.verify() == []
     await old.export(month)
@@ -103,7 +103,7 @@ async def end_month(old: OldBooks, month: Month) -> None:
 
 
 async def despite_guards(books: OldBooks, statement: LiteralString) -> None:
-    """As the owner of the database can: no trigger runs."""
+    """Runs the statement without triggers, as a superuser of the database can."""
     async with books.process.database.transaction() as connection:
         await connection.execute("SET LOCAL session_replication_role TO replica")
         await connection.execute(statement)

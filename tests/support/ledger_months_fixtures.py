@@ -1,4 +1,4 @@
-"""Books of their own with two months that are over."""
+"""Provides separate books with two past months."""
 
 import secrets
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ from tests.support.ledger_months import OldBooks, this_month
 
 @pytest.fixture
 async def old(shared_conninfo: str) -> AsyncIterator[OldBooks]:
-    """A process whose ledger has two months that have been over for long, whatever day it is."""
+    """Yields books with two months that ended more than a month ago, whatever day it is."""
     conninfo = own_database(shared_conninfo, f"months_{secrets.token_hex(4)}")
     async with running_process(conninfo) as process:
         books = OldBooks(process)

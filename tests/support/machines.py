@@ -1,9 +1,9 @@
-"""Machines for gateways: network namespaces, each with addresses and links of its own.
+"""Provides machines for gateways: network namespaces, each with its own addresses and links.
 
 A machine has three links: to the database, to the model server and to its callers. A link that is
-cut loses every packet in silence, as a broken switch does: both ends send to an address of hardware
-that nobody has, so that routes and interfaces stay as they are. Where namespaces are not allowed, a
-machine is an address of the loopback, and its links are relays that can be cut.
+cut loses every packet silently, as a broken switch does: both ends send to a hardware address that
+does not exist, so routes and interfaces stay unchanged. If namespaces are not allowed, a machine is
+an address of the loopback interface, and its links are relays that can be cut.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from tests.support.stream_server import StreamServer
 
 Role = Literal["database", "upstream", "callers"]
 ROLES: tuple[Role, ...] = ("database", "upstream", "callers")
-# Asks for relays, also where namespaces are allowed.
+# The value `relays` selects relays even if namespaces are allowed.
 _WANTED = "TOLLKEEPER_TEST_MACHINES"
 _PORT = 8080
 _NOBODY = "02:00:00:00:00:01"
@@ -33,8 +33,8 @@ _NOBODY = "02:00:00:00:00:01"
 
 @dataclass(frozen=True)
 class Machine:
-    """`reaches` are the host and port at which a program on the machine finds a role; `public` is
-    what callers call, and `listens` where the gateway has to listen for it."""
+    """Describes a machine. `reaches` has the host and port of each server as seen from the machine.
+    Callers use `public`, and the gateway has to listen at `listens`."""
 
     name: str
     wrapper: tuple[str, ...]
@@ -53,15 +53,15 @@ class Machine:
 @dataclass(frozen=True)
 class Site:
     machines: list[Machine]
-    # Addresses of the host that machines reach.
+    # Addresses of the host that the machines can reach.
     hosts: tuple[str, ...]
-    # What the machines are, and why.
+    # Says whether the machines are namespaces or relays, and why.
     kind: str
 
 
 @asynccontextmanager
 async def running_site(count: int, ports: dict[Role, int]) -> AsyncIterator[Site]:
-    """So many machines. `ports` are those of the database and of the model server on this host."""
+    """Creates `count` machines. `ports` are the database's and the model server's ports on this host."""
     if os.environ.get(_WANTED) == "relays":
         async with _relayed_site(count, ports, "relays, as asked for") as site:
             yield site
@@ -81,10 +81,10 @@ async def running_site(count: int, ports: dict[Role, int]) -> AsyncIterator[Site
 
 
 class _Network:
-    """Namespaces with pairs of virtual interfaces, all in one /24 of the range for such tests."""
+    """Creates namespaces with pairs of virtual interfaces, all in one /24 of the range for benchmarks."""
 
     def __init__(self) -> None:
-        """Raises where this process may not make namespaces."""
+        """Raises if this process may not create namespaces."""
         libraries = ("libbpf1", "libelf1", "libmnl0", "libcap2", "libtirpc3", "libxtables12")
         self._ip: DebianProgram = debian_program("iproute2", "bin/ip", *libraries)
         self._token = secrets.token_hex(3)
@@ -108,7 +108,7 @@ class _Network:
     def machine(self, number: int, ports: dict[Role, int]) -> Machine:
         name = f"tk{self._token}-{number}"
         self._run("netns", "add", name)
-        # With the namespace its interfaces end, and with them those of the host.
+        # Deleting the namespace also deletes its interfaces and their peers on the host.
         self._stack.callback(self._run, "netns", "delete", name)
         self._run("-n", name, "link", "set", "lo", "up")
         inside, outside = {}, {}
@@ -176,7 +176,7 @@ async def _relayed_site(count: int, ports: dict[Role, int], kind: str) -> AsyncI
 
 
 class Relay(StreamServer):
-    """Passes bytes on in both directions; while it is cut, it keeps them and answers nothing."""
+    """Relays bytes in both directions. While it is cut, it keeps the bytes and answers nothing."""
 
     def __init__(self, target: tuple[str, int] | Path) -> None:
         """`target` is a host and a port, or the path of a socket."""
