@@ -1,5 +1,5 @@
-"""The rules of this repository as tests: sizes, imports, exceptions, dead modules, folders of tests,
-documents, and what must not be written down anywhere."""
+"""Tests the rules of this repository: sizes, imports, exceptions, dead modules, folders of tests,
+documents, and texts that no file may contain."""
 
 import ast
 import functools
@@ -17,33 +17,33 @@ _ROOT = Path(__file__).parents[1]
 _SOURCE = _ROOT / "src" / "tollkeeper"
 _FUNCTION_LINES_MAX = 70
 
-# Where an exception of any kind ends, because nobody above could do better with it.
+# Files that may catch exceptions of any kind, because their callers could not handle them better.
 _OWNERS_OF_BROAD_EXCEPT = {
     "src/tollkeeper/api/app.py",  # the outermost frame of a request
     "src/tollkeeper/hosting/supervisor.py",  # the owner of the readiness watch
     "src/tollkeeper/backends/identity/credential.py",  # an exception of a provider's library
     "src/tollkeeper/services/batches.py",  # the owner of its own task
-    "src/tollkeeper/services/ledger/group_writer.py",  # hands it on to the one who waits
-    "src/tollkeeper/services/tenants/key_lookups.py",  # hands it on to those who wait
+    "src/tollkeeper/services/ledger/group_writer.py",  # passes it on to the waiting caller
+    "src/tollkeeper/services/tenants/key_lookups.py",  # passes it on to the waiting callers
     "src/tollkeeper/services/ledger/holds.py",  # raised again for the organization that causes it
     "src/tollkeeper/services/upkeep.py",  # the owner of every chore
 }
 
-# Imports of these are most of a command's time, so they import what a command needs when it runs.
+# Imports take most of a command's time, so these files import modules only when a command runs.
 _COMMANDS = re.compile(r"src/tollkeeper/(cli/|bootstrap/(administration|commands)\.py)")
 
-# Folders of tests that mirror no folder of the source, and what they are for.
+# Folders of tests that mirror no folder of the source, with their purpose.
 _OTHER_TEST_FOLDERS = {
     "contract",  # the OpenAPI document, and Schemathesis against it
     "examples",  # the examples of CONTRIBUTING.md and of the documents
-    "fuzz",  # readers of foreign bytes under coverage-guided input
-    "journeys",  # what crosses the folders of the source; its folders are named by what they follow
-    "proofs",  # what `--prove` makes long
-    "support",  # what tests use together
+    "fuzz",  # parsers of untrusted bytes, with coverage-guided input
+    "journeys",  # tests across several folders of the source; each folder is named after its topic
+    "proofs",  # tests that are longer with `--prove`
+    "support",  # code that tests share
 }
 _MIRRORED = {name: _ROOT / name for name in ("bench", "deploy", "tools")}
 
-# Started from outside, not imported.
+# These modules are started from outside; no module imports them.
 _ENTRY_POINTS = {
     "tollkeeper.__main__",
     "tollkeeper.cli.main",
@@ -56,18 +56,18 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class _File:
-    """What the rules look at in one file, found in one pass over its syntax tree."""
+    """Contains the parts of one file that the rules check, found in one pass over its syntax tree."""
 
     path: Path
     docstring: str | None
     is_empty: bool
     functions: list[Function] = field(default_factory=list)
-    # Imports inside of functions, by their lines.
+    # Imports inside functions, as file, line number and text of the line.
     late_imports: list[str] = field(default_factory=list)
     broad_handlers: list[ast.ExceptHandler] = field(default_factory=list)
     imported: set[str] = field(default_factory=set)
     imported_at_the_top: set[str] = field(default_factory=set)
-    # Texts: a module may start another one by its name.
+    # String constants, because a module may start another module by its name.
     texts: set[str] = field(default_factory=set)
 
     @property
@@ -153,7 +153,7 @@ def _is_broad(handler: ast.ExceptHandler) -> bool:
 
 
 def _raises_again(handler: ast.ExceptHandler) -> bool:
-    """Cleans up or says more, and lets an exception go on: nothing is swallowed."""
+    """Returns whether the handler ends with a raise, so that it swallows nothing."""
     return isinstance(handler.body[-1], ast.Raise)
 
 
@@ -185,12 +185,12 @@ def test_every_folder_of_tests_mirrors_one_of_the_source() -> None:
 
 
 def test_tests_lie_in_folders() -> None:
-    """The one exception is about the whole repository."""
+    """The only exception is this file, which tests the whole repository."""
     assert [path.name for path in (_ROOT / "tests").glob("test_*.py")] == ["test_tidy.py"]
 
 
 def test_no_module_of_support_is_dead() -> None:
-    """Each is imported by a test, or named as a plugin."""
+    """A test imports each module, or names it as a plugin."""
     support = _ROOT / "tests" / "support"
     using = [file for file in _files() if not file.path.is_relative_to(_SOURCE)]
     used = set().union(*(file.imported | file.texts for file in using))
@@ -204,7 +204,7 @@ def test_no_module_of_support_is_dead() -> None:
 
 
 def test_every_module_of_support_is_listed() -> None:
-    """In the docstring of the package, which is where a newcomer looks for it."""
+    """The docstring of the package lists the modules for new contributors."""
     folder = _ROOT / "tests" / "support"
     listed = set(re.findall(r"\w+", (folder / "__init__.py").read_text()))
     names = {path.stem for path in folder.glob("*.py")} - {"__init__"}
@@ -212,7 +212,7 @@ def test_every_module_of_support_is_listed() -> None:
 
 
 def test_tests_are_found_without_reading_an_sdk() -> None:
-    """Each takes longer to import than all tests to be found: `tests.support.sdks` has them."""
+    """Importing an SDK takes longer than collecting all tests, so tests use `tests.support.sdks`."""
     found = {
         file.shown
         for file in _ruled_files()
@@ -244,7 +244,7 @@ def test_no_module_is_dead() -> None:
     }
     packages = {_module_of(path) for path in _SOURCE.rglob("__init__.py")}
     alive = set(_ENTRY_POINTS).union(*(file.imported | file.texts for file in modules.values()))
-    # The program reads the file of a command when the command is called.
+    # The program imports the module of a command when the command is called.
     alive |= {f"tollkeeper.cli.{name}" for name in modules["tollkeeper.cli.main"].texts}
     dead = set(modules) - packages - alive
     assert {module for module in dead if not module.startswith(_MIGRATIONS)} == set()
@@ -267,7 +267,7 @@ def _tracked_texts() -> Iterator[tuple[str, str]]:
                 yield name, content.decode("utf-8", "replace")
 
 
-# In pieces, or this file would be the first to be found.
+# The patterns are split, because otherwise the test would find them in this file.
 _UNSPEAKABLE = re.compile(
     "|".join(
         (

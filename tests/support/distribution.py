@@ -116,7 +116,7 @@ def _check(query: exp.Expr, outer: _Scope | None, known: _Known) -> frozenset[st
     for definition in [] if clause is None else clause.expressions:
         known[definition.alias] = _check(definition.this, outer, known)
         if isinstance(definition.this, exp.Insert | exp.Update | exp.Delete):
-            found |= known[definition.alias]  # This definition runs even if the query does not use it.
+            found |= known[definition.alias]  # It runs even if the query does not use it.
     if isinstance(query, exp.SetOperation):
         return found | _check(query.left, outer, known) | _check(query.right, outer, known)
     scope = _Scope(known, outer)

@@ -88,8 +88,8 @@ class Gateway:
     app: App | None = None
 
     async def make_tenant(self, name: str = "Acme", *, credit: int = 0) -> Tenant:
-        """Create a tenant, in one statement because almost every test needs one. Its organization's
-        name only begins with `name`, because names are unique and tests share databases."""
+        """Creates a tenant, in one statement because almost every test needs one. The organization's name
+        only begins with `name`, because names are unique and tests share databases."""
         organization, project = OrganizationId(uuid4()), ProjectId(uuid4())
         admin, customer = mint_key(KeyKind.ADMIN), mint_key(KeyKind.PROJECT)
         values = {
@@ -111,7 +111,7 @@ class Gateway:
         return Tenant(organization, project, admin.value, customer.value)
 
     async def make_recorded_tenant(self, name: str = "Acme") -> Tenant:
-        """Create a tenant through the services, which record this in the audit."""
+        """Creates a tenant through the services, which record this in the audit."""
         organization = await self.services.organizations.organization_create(
             f"{name} {secrets.token_hex(8)}"
         )

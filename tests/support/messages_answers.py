@@ -1,4 +1,4 @@
-"""Messages requests over HTTP, and their streams read back as a strict client reads them."""
+"""Sends Messages requests over HTTP, and decodes their streams as a strict client does."""
 
 import json
 from typing import Any
@@ -25,7 +25,7 @@ async def send(at: Customer, **fields: Any) -> httpx2.Response:
 
 
 async def answered(at: Customer, **fields: Any) -> dict[str, Any]:
-    """The message of a call that goes well, which may be streamed."""
+    """Makes a call that succeeds, and returns its message, which may have been streamed."""
     found = await send(at, **fields)
     assert found.status_code == 200, found.text
     assert found.headers["request-id"] == found.headers["x-request-id"]
@@ -36,13 +36,13 @@ async def answered(at: Customer, **fields: Any) -> dict[str, Any]:
 
 
 async def asked(scripted: ScriptedGateway, **fields: Any) -> dict[str, Any]:
-    """What the backend was asked for a call that goes well."""
+    """Makes a call that succeeds, and returns the body of the request that the backend received."""
     await answered(scripted, **fields)
     return scripted.upstream.requests[-1].json
 
 
 def read_events(body: str) -> list[dict[str, Any]]:
-    """The events of a stream, each checked for its form."""
+    """Returns the events of a stream, and checks the format of each."""
     records = body.split("\n\n")
     assert records.pop() == "", "the last record ends with a blank line"
     events = []
@@ -55,7 +55,7 @@ def read_events(body: str) -> list[dict[str, Any]]:
 
 
 def assembled(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """The message that a strict client puts together. Checks the published order."""
+    """Returns the message that a strict client assembles, and checks the published order of events."""
     told = [event for event in events if event["type"] != "ping"]
     first, *content, delta, stop = told
     assert first["type"] == "message_start"
@@ -103,7 +103,7 @@ def _extend(
 def assert_refused(
     found: httpx2.Response, status: int, code: str, param: str | None = None
 ) -> None:
-    """The published envelope, whose message names the place."""
+    """Checks the published error envelope, whose message begins with the param."""
     assert_error(found, status, code, param)
     body = found.json()
     assert set(body) == {"type", "error", "request_id"}

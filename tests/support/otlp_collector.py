@@ -1,4 +1,4 @@
-"""A collector that takes what the exporters of OpenTelemetry send over HTTP."""
+"""Runs a collector that receives the data of OpenTelemetry's exporters over HTTP."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from tests.support.stream_server import StreamServer
 
 @dataclass
 class Collector:
-    """A server that takes what the exporters send."""
+    """Stores the spans and metrics that the exporters send."""
 
     endpoint: str = ""
     spans: list[Any] = field(default_factory=list)

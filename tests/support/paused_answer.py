@@ -1,4 +1,4 @@
-"""An upstream whose answers go on until a test lets them end."""
+"""Plays an upstream whose answers do not end until a test allows it."""
 
 import asyncio
 from typing import Any
@@ -9,13 +9,13 @@ from tests.support.upstream import DONE, USAGE, Peer, Verb, chunk, sse, usage_ch
 class PausedAnswer:
     def __init__(self, usage: Any = USAGE) -> None:
         self._usage = usage
-        # Set by the test.
+        # Set by the test to end the answers.
         self.may_end = asyncio.Event()
-        # Set where the gateway has closed the connection before.
+        # Set if the gateway has closed the connection before the end.
         self.closed = asyncio.Event()
 
     def verb(self, pieces: int = 2) -> Verb:
-        """So many pieces at once, and the end when the test says so."""
+        """Sends this many pieces at once, and the end of the answer when `may_end` is set."""
 
         async def play(peer: Peer) -> None:
             await peer.send_head()

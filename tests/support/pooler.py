@@ -1,4 +1,4 @@
-"""A real PgBouncer in front of a database."""
+"""Runs a real PgBouncer in front of a database."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of its own on a TCP port: a primary, its standby, or one restored from a backup."""
+"""Runs a separate PostgreSQL server on a TCP port: a primary, a standby or a restored server."""
 
 import os
 import subprocess
@@ -18,11 +18,11 @@ _WITHIN_S = 120
 
 @dataclass
 class PostgresServer:
-    """`folder` must be one that every account can enter (`data_folder`)."""
+    """Manages one server. Every account must be able to enter `folder` (see `data_folder`)."""
 
     folder: Path
     port: int = field(default_factory=free_port)
-    # Addresses of this machine at which others reach it.
+    # Addresses of this machine at which clients reach the server.
     hosts: tuple[str, ...] = ("127.0.0.1",)
 
     @property
@@ -31,7 +31,7 @@ class PostgresServer:
 
     @property
     def address(self) -> str:
-        """Host and port as a part of an address with several of them."""
+        """Returns the host and port, as a part of a URL with several hosts."""
         return f"127.0.0.1:{self.port}"
 
     def initialise(self) -> None:
@@ -45,7 +45,7 @@ class PostgresServer:
         self.configure(wal_level="replica", max_wal_senders="4", hot_standby="on")
 
     def configure(self, **settings: str) -> None:
-        """Adds settings, which count from the next start or reload on."""
+        """Adds settings, which take effect at the next start or reload."""
         with (self.folder / "postgresql.conf").open("a") as file:
             file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
 
@@ -57,7 +57,7 @@ class PostgresServer:
                  "-l", log, "-o", options)  # fmt: skip
 
     def stop(self, mode: str = "fast") -> None:
-        """`immediate` is what a crash leaves: nothing is written any more."""
+        """Stops the server. The mode `immediate` simulates a crash: the server writes nothing more."""
         if (self.folder / "postmaster.pid").exists():
             self.run("pg_ctl", "stop", "-w", "-D", str(self.folder), "-m", mode)
 
@@ -71,7 +71,7 @@ class PostgresServer:
             process.resume()
 
     def _processes(self) -> list[psutil.Process]:
-        """The postmaster comes first, so that it starts no process that is not in the list."""
+        """Returns the postmaster first, so that it is suspended before it can start another process."""
         pid = int((self.folder / "postmaster.pid").read_text().splitlines()[0])
         postmaster = psutil.Process(pid)
         return [postmaster, *postmaster.children(recursive=True)]
@@ -88,18 +88,18 @@ class PostgresServer:
                  "-D", str(folder), "--checkpoint=fast", *options)  # fmt: skip
 
     def standby(self, folder: Path, name: str) -> "PostgresServer":
-        """A running standby that follows this server."""
+        """Starts a standby that follows this server."""
         self.back_up_to(folder, "--write-recovery-conf")
         standby = PostgresServer(folder)
-        # By this name the primary knows it.
+        # The primary identifies the standby by this name.
         standby.configure(cluster_name=name)
         standby.start()
         eventually(lambda: bool(self.query("SELECT count(*) FROM pg_stat_replication")[0][0]))
         return standby
 
     def leave_primary(self) -> None:
-        """The standby gets nothing more of what its primary writes."""
-        # Where pg_basebackup has put the address.
+        """Ends the replication from the primary to this standby."""
+        # pg_basebackup has written the primary's address to this file.
         with (self.folder / "postgresql.auto.conf").open("a") as file:
             file.write("primary_conninfo = ''\n")
         self.reload()
@@ -116,7 +116,7 @@ class PostgresServer:
             check=True,
             cwd="/",
             stdin=subprocess.DEVNULL,
-            # The server keeps the streams of pg_ctl: a pipe to them would never end.
+            # The server inherits the output streams of pg_ctl, so a pipe to them would stay open.
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             user=None if account is None else account.uid,

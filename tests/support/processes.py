@@ -1,4 +1,4 @@
-"""Processes that another one has started."""
+"""Finds the child processes of a process."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,7 +12,7 @@ def children_of(
     *,
     recursive: bool = False,
 ) -> list[psutil.Process]:
-    """Those that live and whose command line is wanted. One may end while it is looked at."""
+    """Returns the live children whose command line is wanted. A child may end during the search."""
     found = []
     for child in process.children(recursive=recursive):
         with suppress(psutil.NoSuchProcess):
@@ -24,5 +24,5 @@ def children_of(
 def workers_of(
     process: psutil.Process | psutil.Popen, *, recursive: bool = False
 ) -> list[psutil.Process]:
-    """Workers of a gateway."""
+    """Returns the workers of a gateway."""
     return children_of(process, lambda line: "tollkeeper.worker" in line, recursive=recursive)

@@ -1,7 +1,7 @@
-"""The real program as a process: how tests run it, serve with it, and look at what it leaves.
+"""Runs the real program as a process: single commands, a gateway or a console.
 
-Starting Python and importing takes ten times longer than most commands do their work. So where only
-the command's work is of interest, its process is a fork of one that has imported already (`warm`).
+Starting Python and importing modules takes ten times as long as most commands. So if a test needs only
+the result of a command, it uses a fork of a process that has already imported everything (`warm`).
 """
 
 import json
@@ -35,13 +35,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Program:
-    """tollkeeper with one settings file, called from a folder that has nothing to do with it."""
+    """Describes how to run tollkeeper: with one settings file, in `folder`."""
 
     config: Path
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
     warm: bool = False
-    # What runs the program, such as `ip netns exec`; not for a warm one.
+    # Comes before the command line (`line`), for example `ip netns exec`; `run` ignores it.
     wrapper: tuple[str, ...] = ()
 
     def with_config(self, config: Path) -> "Program":
@@ -67,7 +67,7 @@ class Program:
         return self.in_a_process("-m", "tollkeeper", *line)
 
     def in_a_process(self, *line: str) -> Outcome:
-        """What the interpreter does with this command line, as the program would find things."""
+        """Runs the interpreter with these arguments, in the program's folder and environment."""
         done = subprocess.run(
             [sys.executable, *line],
             cwd=self.folder,
@@ -84,14 +84,14 @@ class Program:
         return self.raw(*arguments, "--config", str(self.config))
 
     def json(self, *arguments: str) -> Any:
-        """The one document on standard output, when there was nothing else anywhere."""
+        """Returns the JSON document of a command that succeeds, and checks that it printed nothing else."""
         outcome = self.run(*arguments, "--json")
         assert outcome.code == 0, (outcome.err, outcome.out)
         assert outcome.err == ""
         return json.loads(outcome.out)
 
     def refusal(self, *arguments: str) -> str:
-        """The one line on standard error of a refused operation, when there was nothing else."""
+        """Returns the error line of a command that is refused, and checks that it printed nothing else."""
         outcome = self.run(*arguments)
         assert outcome.code == 1, outcome
         assert outcome.out == ""
@@ -125,7 +125,7 @@ class Serving:
 
 @contextmanager
 def serving(program: Program, *options: str) -> Iterator[Serving]:
-    """A gateway that answers; whatever the test left of it is ended afterwards."""
+    """Starts a gateway that accepts requests, and stops it at the end."""
     log = program.folder / f"serve-{time.monotonic_ns()}.log"
     with log.open("wb") as errors:
         process = psutil.Popen(
@@ -149,7 +149,7 @@ def serving(program: Program, *options: str) -> Iterator[Serving]:
 def running_console(
     program: Program, *arguments: str
 ) -> Iterator[tuple[psutil.Popen, dict[str, Any]]]:
-    """The process of a console, and what it says when it has started."""
+    """Starts a console, and yields its process and the JSON document that it prints at its start."""
     process = psutil.Popen(
         program.line("console", "--json", *arguments),
         cwd=program.folder,
@@ -178,7 +178,7 @@ def stop(process: psutil.Popen) -> None:
 
 
 def postgres_runs(data_dir: Path) -> bool:
-    """Whether a server on this data folder lives; one that only waits to be reaped does not."""
+    """Returns whether a server on this data folder runs. A zombie process does not count."""
     try:
         pid = int((cluster_of(data_dir) / "postmaster.pid").read_text().splitlines()[0])
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
@@ -194,7 +194,7 @@ def eventually(happened: Callable[[], bool], *, within_s: float = 30) -> None:
 
 
 def write_config(folder: Path, data_dir: Path, *, url: str = "", more: str = "") -> Path:
-    """Settings with free ports, one backend that nobody needs and one model."""
+    """Writes settings with free ports, one model, and one backend that does not exist."""
     path = folder / "tollkeeper.toml"
     path.write_text(
         f"""

@@ -1,4 +1,4 @@
-"""The program over the suite's shared database."""
+"""Provides the program on the shared database of the test run."""
 
 import os
 from dataclasses import replace
@@ -11,7 +11,7 @@ from tests.support.program import Program, write_config
 
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Every command is a process: where Python may not keep what it compiles, give it a place."""
+    """Returns variables that let processes store compiled files if the environment forbids it."""
     if not os.environ.get("PYTHONDONTWRITEBYTECODE"):
         return {}
     folder = tmp_path_factory.mktemp("compiled")
@@ -25,7 +25,7 @@ def cold_program(
     shared_conninfo: str,
     compiled: dict[str, str],
 ) -> Program:
-    """Over the shared database, which runs all the time: a command neither starts nor stops it."""
+    """Returns a program on the shared database, which keeps running: commands neither start nor stop it."""
     assert shared_conninfo
     config = write_config(tmp_path_factory.mktemp("settings"), data_dir)
     return Program(config, tmp_path_factory.mktemp("elsewhere"), compiled)

@@ -1,12 +1,12 @@
-"""How far a proof goes: a slice of it in every run, all of it with --prove, and what was run.
+"""Sets the size of proofs: each run checks a part, and a run with --prove checks everything.
 
-A test is a proof if it takes the fixture `proof` or `only_long`, or tries examples of a property, which
-are more with --prove. It then has the mark of that name, so that `-m proof` chooses them. With --prove
-the summary lists each proof with its result, and ends with one sentence on all of them. It reads
-nothing but the reports of tests, which also come from other processes.
+A test is a proof if it uses the fixture `proof` or `only_long`, or tests a property with Hypothesis,
+which tries more examples with --prove. It gets the mark `proof`, so that `-m proof` selects it. With
+--prove, the summary lists each proof with its result, and ends with one sentence about all proofs. It
+uses only the test reports, which may come from other processes.
 
-A test with the mark `slow` runs only with --prove or --slow, and is a proof too. A file or class of
-slow tests can keep some for every run: they have the mark `smoke`.
+A test with the mark `slow` runs only with --prove or --slow, and is also a proof. In a file or class
+of slow tests, tests with the mark `smoke` run in every run.
 """
 
 import re
@@ -23,12 +23,12 @@ _SMOKE = "smoke"
 _FIXTURES = {"proof", "only_long"}
 _SLOW_FILE = re.compile(rf"^pytestmark = \[?pytest\.mark\.{SLOW}\b", re.MULTILINE)
 _SKIP_SLOW = pytest.mark.skip(reason="slow: only with --prove or --slow")
-# A proof may take long, beside others and on a slow machine; a hang is found by the shorter runs.
+# A proof may be long, runs beside others, and may be on a slow machine. Shorter runs find hangs.
 _LONG_TIMEOUT_S = 2 * 3600
 
 
 class Proof:
-    """The size of one test's proof, and the count of what it went through."""
+    """Contains the size of one test's proof, and counts the cases that it has checked."""
 
     def __init__(self, node: pytest.Item, *, long: bool, slow: bool) -> None:
         self._node = node
@@ -36,18 +36,18 @@ class Proof:
         self.slow = slow
 
     def size(self, quick: int, long: int, *, smoke: int | None = None) -> int:
-        """Return `long` with --prove. `smoke` is for runs without --slow, if `quick` takes too long
-        for them."""
+        """Returns `long` with --prove, `quick` with --slow, and otherwise `smoke`, or `quick` if `smoke` is
+        not given."""
         if self.long:
             return long
         return quick if self.slow or smoke is None else smoke
 
     def count(self, what: str, number: int = 1, *, of: int | None = None) -> None:
-        """Shown in the summary, added up over all tests. `of` is how many it is when all is well."""
+        """Adds to a count of the summary, over all tests. `of` is the count that is expected at the end."""
         self._node.user_properties.append((TALLY + what, (number, of)))
 
     def row(self, table: str, **cells: str) -> None:
-        """A row of a table that the summary shows."""
+        """Adds a row to a table of the summary."""
         self._node.user_properties.append((ROW + table, cells))
 
 
@@ -82,8 +82,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out files in which all tests are slow, so that they are not imported. A file that the
-    command line names is read, and says why its tests are skipped."""
+    """Ignores files in which all tests are slow, so that they are not imported. A file that the command
+    line names is collected, and shows why its tests are skipped."""
     if _runs_slow(config) or collection_path.suffix != ".py":
         return None
     text = collection_path.read_text()
@@ -101,7 +101,7 @@ def _runs_slow(config: pytest.Config) -> bool:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None]:
-    """Marks proofs before pytest chooses by marks, and orders what is left when all others are done."""
+    """Marks proofs before pytest selects tests by marks, and sorts the tests after all other plugins."""
     prove = config.getoption("--prove")
     for item in items:
         fixtures = _FIXTURES & set(getattr(item, "fixturenames", ()))
@@ -114,11 +114,11 @@ def pytest_collection_modifyitems(
             item.add_marker(pytest.mark.timeout(_LONG_TIMEOUT_S), append=False)
     yield
     if prove:
-        # A proof in few cases can be long. It begins early, so that processes that share the proofs
-        # end at about the same time; the short cases of proofs that have many fill the gaps.
+        # A proof with few cases may have long cases. These begin early, so that the processes
+        # end at about the same time; the short cases of other proofs fill the gaps.
         cases = Counter(proof_of(item.nodeid) for item in items)
         items.sort(key=lambda item: cases[proof_of(item.nodeid)])
-        # Each process begins with its own contiguous part of the list, so deal the items out.
+        # Each process begins with its own contiguous part of the list, so distribute the items.
         processes = getattr(config, "workerinput", {}).get("workercount", 1)
         items[:] = [item for first in range(processes) for item in items[first::processes]]
 

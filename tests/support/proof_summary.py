@@ -1,4 +1,4 @@
-"""Formats the end of a run with --prove: the tables that proofs fill, one table of all proofs, the verdict."""
+"""Formats the summary of a run with --prove: tables of proofs, a table of all proofs, and the verdict."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -13,13 +13,13 @@ SLOW = "slow"
 
 
 def proof_of(case: str) -> str:
-    """The proof of a case, by their names."""
+    """Returns the name of the proof to which a case belongs."""
     return case.partition("[")[0]
 
 
 @dataclass
 class Tally:
-    """How many there were of something, and how many there must be if that is known."""
+    """Contains a count, and the expected count if it is known."""
 
     number: int = 0
     of: int | None = None
@@ -30,7 +30,7 @@ class Tally:
 
 @dataclass
 class Outcome:
-    """How the cases of one proof ended, how long they took, and what they counted."""
+    """Contains the results, the duration and the counts of one proof's cases."""
 
     cases: dict[str, str] = field(default_factory=dict)
     seconds: float = 0
@@ -38,7 +38,7 @@ class Outcome:
 
     def add(self, report: pytest.TestReport) -> None:
         self.seconds += report.duration
-        # A case that failed stays so, also if its end went well.
+        # A case that failed stays failed, even if its teardown passes.
         worst = self.cases.get(report.nodeid)
         if report.outcome != "passed" or worst is None:
             self.cases[report.nodeid] = "failed" if worst == "failed" else report.outcome
@@ -58,7 +58,7 @@ class Outcome:
 
 
 class Summary:
-    """Read from the reports of tests, which may come from several processes."""
+    """Reads the test reports, which may come from several processes."""
 
     def __init__(self, reports: Iterable[pytest.TestReport], mark: str) -> None:
         self._proofs: dict[str, Outcome] = {}
@@ -72,7 +72,7 @@ class Summary:
                 self._add(report)
 
     def _add(self, report: pytest.TestReport) -> None:
-        # Slow tests are too many for a row each: a file has one.
+        # There are too many slow tests for one row each, so each file has one row.
         name = report.nodeid.partition("::")[0] if SLOW in report.keywords else report.nodeid
         outcome = self._proofs.setdefault(proof_of(name), Outcome())
         outcome.add(report)
@@ -87,14 +87,14 @@ class Summary:
                 outcome.count(name.removeprefix(TALLY), number, of)
             elif name.startswith(ROW):
                 rows.append((name.removeprefix(ROW), cast("dict[str, str]", value)))
-        # A case that is one row of a table took the time of the row.
+        # If a case has exactly one row, the row shows the duration of the case.
         time = {"time": _seconds(report.duration)} if len(rows) == 1 else {}
         for table, row in rows:
             self._tables.setdefault(table, []).append({**row, **time})
 
     def sections(self) -> Iterable[tuple[str, list[str]]]:
         for title, rows in sorted(self._tables.items()):
-            # A case that failed may lack some columns.
+            # The row of a failed case may lack some columns.
             columns = list(dict.fromkeys(column for row in rows for column in row))
             filled = sorted([row.get(column, "") for column in columns] for row in rows)
             yield title, in_columns([columns, *filled])
@@ -106,7 +106,7 @@ class Summary:
             yield "proofs", in_columns([["proof", "result", "time", "proved"], *rows_of_all])
 
     def verdict(self, exit_status: int) -> list[str]:
-        """One sentence on the whole run, and a line for each case that failed or did not run."""
+        """Returns one sentence about the whole run, and a line for each case that failed or did not run."""
         cases = Counter(state for proof in self._proofs.values() for state in proof.cases.values())
         said = f"{_counted(len(self._proofs), 'proof')}, {_counted(cases.total(), 'case')}"
         skipped = cases["skipped"]

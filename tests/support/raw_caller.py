@@ -1,4 +1,4 @@
-"""A caller on a raw socket, who may leave at any moment or read as slowly as it likes."""
+"""Provides a client on a raw socket, which may disconnect at any moment or read slowly."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ _PATIENCE_S = 20
 
 
 class RawCaller:
-    """One connection. Whatever is read is checked against HTTP only as far as a test needs it."""
+    """Contains one connection, and parses only as much of HTTP as the tests need."""
 
     def __init__(
         self, scripted: ScriptedGateway, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -23,7 +23,7 @@ class RawCaller:
         self._writer = writer
 
     async def ask(self, *, sent: float = 1.0, **fields: Any) -> None:
-        """Sends a chat request, or only this share of its body."""
+        """Sends a chat request, or only the share `sent` of its body."""
         content = json.dumps(chat_body(**fields)).encode()
         head = (
             f"POST /v1/chat/completions HTTP/1.1\r\nHost: gateway\r\n"
@@ -37,24 +37,24 @@ class RawCaller:
         await self._writer.drain()
 
     async def answer(self) -> bytes:
-        """The body of a whole answer."""
+        """Reads a whole answer, and returns its body."""
         head = (await self.head()).lower()
         length = int(head.partition("content-length:")[2].partition("\r\n")[0])
         async with asyncio.timeout(_PATIENCE_S):
             return await self._reader.readexactly(length)
 
     async def head(self) -> str:
-        """The status line and headers, when the answer has begun."""
+        """Waits until the answer begins, and returns the status line and headers."""
         async with asyncio.timeout(_PATIENCE_S):
             return (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")
 
     async def record(self) -> bytes:
-        """The next record of a stream, with what chunked framing left around it."""
+        """Returns the next record of a stream, including the bytes of the chunked encoding around it."""
         async with asyncio.timeout(_PATIENCE_S):
             return await self._reader.readuntil(b"\n\n")
 
     async def is_cut_off(self) -> bool:
-        """Reads on; true when the server ends the connection before the body has its end."""
+        """Reads to the end. Returns true if the server closes the connection before the end of the body."""
         last = b""
         async with asyncio.timeout(_PATIENCE_S):
             try:
@@ -65,14 +65,14 @@ class RawCaller:
         return last[-5:] != b"0\r\n\r\n"
 
     def leave(self, *, abruptly: bool) -> None:
-        """Closes the connection, or resets it."""
+        """Closes the connection, or aborts it if `abruptly`."""
         if abruptly:
             self._writer.transport.abort()
         else:
             self._writer.close()
 
     def end_of_input(self) -> None:
-        """Says that nothing more will be sent, and goes on reading."""
+        """Closes the sending side of the connection; the client can still read."""
         self._writer.write_eof()
 
 

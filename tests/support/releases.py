@@ -1,4 +1,4 @@
-"""Later versions of this program: a tree of this code with further migrations and changed texts."""
+"""Creates later versions of the program: copies of the code with further migrations and changed texts."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ _PACKAGE = Path(tollkeeper.__file__).parent
 
 @dataclass(frozen=True)
 class Migration:
-    """What a file in `storage/migrations/versions` says."""
+    """Describes a migration, and writes it as a file for `storage/migrations/versions`."""
 
     revision: str
     compatible_from: str
@@ -43,7 +43,7 @@ class Release:
     folder: Path
 
     def of(self, program: Program) -> Program:
-        """The same settings with the program of this release."""
+        """Returns a program with the same settings that runs this release."""
         return replace(
             program, environment={**program.environment, "PYTHONPATH": str(self.folder)}, warm=False
         )
@@ -52,8 +52,8 @@ class Release:
 def make_release(
     folder: Path, *migrations: Migration, renamed: Iterable[tuple[str, str, str]] = ()
 ) -> Release:
-    """A release in a new folder. `renamed` are a file of `storage`, a word and what replaces it. What
-    is the same as in this code is a link to it."""
+    """Creates a release in a new folder. Each element of `renamed` is a file of `storage`, a word and its
+    replacement. Everything except `storage` is a link to the present code."""
     package = folder / "tollkeeper"
     package.mkdir(parents=True)
     for entry in _PACKAGE.iterdir():

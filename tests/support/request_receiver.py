@@ -1,4 +1,4 @@
-"""The connection of a request parser in tests that have no socket, and what the parser reads from it."""
+"""Replaces the connection of a request parser in tests without a socket, and collects its requests."""
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from tollkeeper.hosting.request_parser import RequestParser
 
 @dataclass
 class RequestReceiver:
-    """A connection that only remembers its requests."""
+    """Collects the requests of a connection, and does nothing else."""
 
     exchanges: list[HttpExchange] = field(default_factory=list)
     peer: str = ""
@@ -46,15 +46,15 @@ class RequestReceiver:
 def parse_requests(
     segments: Iterable[bytes], header_bytes_max: int, *, recognise: bool = False
 ) -> tuple[list[HttpExchange], bool]:
-    """The requests that were begun, and whether the rest was refused. With `recognise`, a head that is
-    the same as the one before it is not parsed again."""
+    """Returns the requests that have begun, and whether the rest was refused. With `recognise`, a head
+    that equals the previous head is not parsed again."""
     receiver = RequestReceiver()
     parser = RequestParser(receiver, header_bytes_max)
     try:
         for segment in segments:
             repeated = parser.parse_repeated(segment) if recognise else None
             if repeated is not None:
-                # It may be the beginning of a request.
+                # This may be only the beginning of a request.
                 receiver.request_begun(repeated)
                 continue
             start = 0
@@ -68,6 +68,6 @@ def parse_requests(
 
 
 def content_of(exchange: HttpExchange) -> object:
-    """All that was read of a request, to compare."""
+    """Returns the parsed contents of a request, for comparisons."""
     head = exchange.head
     return (head.method, head.path, head.query, head.headers, exchange.body)

@@ -1,4 +1,4 @@
-"""Chat answers for the scripted upstream, and Responses streams read back record by record."""
+"""Sends Responses requests, scripts chat answers for the upstream, and decodes Responses streams."""
 
 import json
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
 
 
 async def respond(scripted: ScriptedGateway, **fields: Any) -> httpx2.Response:
-    """A result in JSON is held to its published form; a stream is, where it is read."""
+    """Sends a request. Checks the format of a JSON result; `read_events` checks that of a stream."""
     headers = fields.pop("headers", scripted.tenant.as_customer)
     body = {"model": MODEL, "input": "Hello", **fields}
     answered = await scripted.gateway.client.post("/v1/responses", json=body, headers=headers)
@@ -38,14 +38,14 @@ async def respond(scripted: ScriptedGateway, **fields: Any) -> httpx2.Response:
 
 
 async def sent(scripted: ScriptedGateway, **fields: Any) -> dict[str, Any]:
-    """What the backend was asked for a request that goes well."""
+    """Makes a request that succeeds, and returns the body of the request that the backend received."""
     answer_ = await respond(scripted, **fields)
     assert answer_.status_code == 200, answer_.text
     return scripted.upstream.requests[-1].json
 
 
 def both(message: dict[str, Any], finish: str = "stop", usage: Any = USAGE) -> Verb:
-    """The same whole message for callers of JSON and of streams, where it is one chunk."""
+    """Answers with the same message in JSON or in a stream, in which the message is one chunk."""
     whole = completion(usage=usage)
     whole["choices"][0] |= {"message": {"role": "assistant", **message}, "finish_reason": finish}
     piece = {key: value for key, value in message.items() if value is not None}
@@ -71,7 +71,7 @@ def records(
 
 
 def calls(*called: tuple[str, str, str]) -> dict[str, Any]:
-    """A message that calls functions: id, name and arguments of each."""
+    """Returns a message that calls functions: `called` has the id, name and arguments of each call."""
     return {
         "content": None,
         "tool_calls": [
@@ -82,7 +82,7 @@ def calls(*called: tuple[str, str, str]) -> dict[str, Any]:
 
 
 def look_then_tell() -> Verb:
-    """A backend that calls a function until it has seen its output."""
+    """Plays a backend that calls a function until it has received two outputs of it."""
 
     async def verb(peer: Peer) -> None:
         messages = peer.request.json["messages"]
@@ -98,7 +98,7 @@ def look_then_tell() -> Verb:
 
 
 def read_events(body: str) -> tuple[list[dict[str, Any]], bool]:
-    """The events of a stream, each checked for its form, and whether `[DONE]` ended it."""
+    """Returns the events of a stream, checked for their format, and whether `[DONE]` ended it."""
     found = body.split("\n\n")
     assert found[-1] == "", "the last record ends with a blank line"
     done = found[-2] == "data: [DONE]"
@@ -119,7 +119,7 @@ def types(events: Iterable[dict[str, Any]]) -> list[str]:
 
 @dataclass
 class Told:
-    """An answer as a client puts it together from deltas alone."""
+    """Contains an answer as a client assembles it from the deltas alone."""
 
     texts: dict[tuple[int, int], str] = field(default_factory=dict)
     refusals: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class Told:
 
 
 def retell(events: Iterable[dict[str, Any]]) -> Told:
-    """Reads a stream as a strict client does, and checks every rule of its order."""
+    """Reads a stream as a strict client does, and checks all rules for the order of events."""
     told = Told()
     items: dict[int, dict[str, Any]] = {}
     open_items: set[int] = set()

@@ -1,6 +1,6 @@
-"""The gateways that the Responses tests of one folder share, and a fresh tenant for each test.
+"""Provides the gateways that the Responses tests of one folder share, and a new tenant for each test.
 
-A `conftest.py` imports these fixtures and gives them a database of its own (`conninfo`).
+A `conftest.py` imports these fixtures and defines `conninfo`, a separate database for them.
 """
 
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from tests.support.upstream_responses import respond as native_respond
 
 @pytest.fixture(scope="package")
 async def shared_scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    """A model that can do everything, and one that can do nothing but chat."""
+    """Runs a gateway with a model that supports all features, and a model that supports only chat."""
     async with answering_gateway(
         data_dir,
         conninfo,
@@ -49,7 +49,7 @@ async def shared_scripted(data_dir: Path, conninfo: str) -> AsyncIterator[Script
 
 @pytest.fixture(scope="package")
 async def shared_native(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    """The same gateway over an upstream that speaks Responses itself."""
+    """Runs a similar gateway in front of an upstream that speaks Responses itself."""
     async with (
         Upstream(native_respond()) as upstream,
         scripted_gateway(
@@ -82,6 +82,6 @@ async def shared_native(data_dir: Path, conninfo: str) -> AsyncIterator[Scripted
 
 @pytest.fixture
 async def native(shared_native: ScriptedGateway) -> ScriptedGateway:
-    """After an answer that went well: three failures in a row would rest the upstream."""
+    """Makes a successful call first, because the upstream counts as down after three failures in a row."""
     await shared_native.works()
     return await shared_native.with_tenant()

@@ -1,8 +1,8 @@
-"""The published form of a Responses result and of its events: which fields there must be, of which
-type, and which of them may be null.
+"""Defines the published format of a Responses result and of its events: the required fields, their
+types, and which of them may be null.
 
-It is what Open Responses and the OpenAI SDKs require together. A field with a default may be left
-out; more fields may always come. Nothing here is shared with the types that we write with.
+The format contains everything that Open Responses or the OpenAI SDKs require. A field with a default
+may be missing, and further fields are allowed. Nothing is shared with the gateway's own wire types.
 """
 
 from typing import Any, Literal
@@ -67,7 +67,7 @@ class Reasoning(msgspec.Struct, tag="reasoning", tag_field="type"):
     id: str
     summary: list[SummaryText]
     content: list[ReasoningText] | msgspec.UnsetType = msgspec.UNSET
-    # Not null: a client that keeps items would send the null back.
+    # This must not be null: a client that stores items would send the null back.
     encrypted_content: str | msgspec.UnsetType = msgspec.UNSET
     status: Status | msgspec.UnsetType = msgspec.UNSET
 
@@ -329,7 +329,7 @@ AnyEvent = (
 
 
 def check_response(found: object) -> Response:
-    """Raises msgspec.ValidationError, naming the place, where a result is not of this form."""
+    """Raises msgspec.ValidationError, which names the place, if a result does not have this format."""
     return msgspec.convert(found, Response)
 
 

@@ -1,4 +1,4 @@
-"""A gateway over scripted upstreams, with tenants that have money to spend."""
+"""Runs a gateway in front of scripted upstreams, with tenants that have credit."""
 
 import asyncio
 import json
@@ -25,9 +25,9 @@ from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.settings import Settings
 
 MODEL = "example/chat"
-PROMPT_PRICE = 200_000  # picousd a token
+PROMPT_PRICE = 200_000  # In picousd per token.
 COMPLETION_PRICE = 800_000
-# What the ordinary answer of the scripted upstream costs.
+# The cost of the scripted upstream's ordinary answer.
 COST = USAGE["prompt_tokens"] * PROMPT_PRICE + USAGE["completion_tokens"] * COMPLETION_PRICE
 _PATIENCE_S = 20
 _POOL_SIZE = 8
@@ -48,11 +48,11 @@ def model_settings(**changes: Any) -> dict[str, Any]:
 
 
 def scripted_settings(data_dir: Path, *urls: str, **changes: Any) -> Settings:
-    """`more_models` are whole further models; other changes go into the section they name."""
+    """Returns settings. `more_models` are further models; other changes apply to the section that they name."""
     backend = {"name": "scripted", "kind": "openai", "urls": urls, **changes.pop("backend", {})}
     model = model_settings(**changes.pop("model", {}))
     more = [model_settings(**further) for further in changes.pop("more_models", ())]
-    # So generous that no machine, slow or fast, meets them; who waits for one to pass sets it.
+    # Long enough for slow machines. A test that waits for the deadline sets a shorter one.
     limits = {"inference_deadline_s": 60, **changes.pop("limits", {})}
     return Settings.model_validate(
         {
@@ -67,12 +67,12 @@ def scripted_settings(data_dir: Path, *urls: str, **changes: Any) -> Settings:
 
 @dataclass(frozen=True)
 class Entry:
-    """One reservation with everything that became of it."""
+    """Contains one reservation and its resolution or mark."""
 
-    # held, settled, released or unsettled.
+    # One of held, settled, released and unsettled.
     status: str
     hold: int
-    # By the price dimensions, overage included; 0 before it is resolved.
+    # The sum of all line items, including the overage; 0 before the reservation is resolved.
     cost: int
     overage: int
     estimated: bool
@@ -82,12 +82,12 @@ class Entry:
     output_tokens_max: int
 
     def delivered(self, tokens: int) -> int:
-        """What the prompt and so many tokens of output cost by our own count."""
+        """Returns the cost of the prompt and `tokens` output tokens by the gateway's own count."""
         return self.prompt_tokens_max * PROMPT_PRICE + tokens * COMPLETION_PRICE
 
     def delivered_pieces(self, count: int, text: str | None = None) -> int:
-        """What an answer costs by our own count that broke off after so many pieces: by default
-        those that the scripted upstream numbers."""
+        """Returns the cost, by the gateway's own count, of an answer that broke off after `count` pieces.
+        The default text is that of the numbered pieces of the scripted upstream."""
         if text is None:
             text = "".join(f"{number} " for number in range(count))
         return self.delivered(max(count, estimate_tokens(text)))
@@ -98,12 +98,12 @@ class ScriptedGateway:
     gateway: Gateway
     upstream: Upstream
     tenant: Tenant
-    # Whose ordinary calls show that the gateway works, without touching anybody else's books.
+    # The tenant whose calls only show that the gateway works; they do not change other books.
     probe_tenant: Tenant
-    # What the upstream does in an ordinary call.
+    # Returns the verb that the upstream plays in an ordinary call.
     ordinary: Callable[[], Verb] = chat
-    # Organizations whose books a test has verified. If there are any, all books are verified once
-    # more before the gateway stops.
+    # Organizations whose books a test has verified. If there are any, all books are verified again
+    # before the gateway stops.
     verified: set[UUID] = field(default_factory=set)
 
     async def chat(self, **fields: Any) -> httpx2.Response:
@@ -113,7 +113,7 @@ class ScriptedGateway:
         )
 
     async def send(self, content: bytes, **headers: str) -> httpx2.Response:
-        """A body as it is."""
+        """Sends these bytes as the body of a chat request."""
         return await self.gateway.client.post(
             "/v1/chat/completions",
             content=content,
@@ -126,24 +126,24 @@ class ScriptedGateway:
 
     @asynccontextmanager
     async def another_client(self) -> AsyncIterator["ScriptedGateway"]:
-        """With connections of its own, which end with it."""
+        """Yields the same gateway with another client, whose connections are closed at the end."""
         limits = httpx2.Limits(max_connections=None)
         async with http_client(self.gateway.base_url, limits=limits) as client:
             yield replace(self, gateway=replace(self.gateway, client=client))
 
     async def with_tenant(self, *, credit: int = 10**13) -> "ScriptedGateway":
-        """The same gateway for somebody else, whose books are empty but for the credit."""
+        """Returns the same gateway for a new tenant with this credit."""
         return replace(self, tenant=await self.gateway.make_tenant(credit=credit))
 
     async def activity_of(self, answer: httpx2.Response) -> ActivityEntry:
-        """The activity record of an answered request."""
+        """Returns the activity record of an answered request."""
         services = self.gateway.services
         await services.recorder.drain()
         await services.activity.drain()
         return await services.activity.activity_show(UUID(answer.headers["x-request-id"]))
 
     async def balance(self) -> dict[str, int]:
-        """The account with everything folded in, after every call has ended."""
+        """Verifies the tenant's books after every call has ended, and returns the sums of its ledger rows."""
         organization_id = self.tenant.organization_id
         self.verified.add(organization_id)
         await self.verify_books(organization_id)
@@ -156,7 +156,7 @@ class ScriptedGateway:
         )
 
     async def verify_books(self, organization_id: OrganizationId | None = None) -> None:
-        """Verify the ledger of one organization, or of all, after every call has ended."""
+        """Verifies the ledger of one organization, or of all, after every call has ended."""
         services = self.gateway.services
         await services.inference.drain(5)
         await services.ledger.drain()
@@ -169,7 +169,7 @@ class ScriptedGateway:
         )
 
     async def entry(self, request_id: str) -> Entry | None:
-        """The reservation of one request; its id is the request's."""
+        """Returns the reservation of one request, or None. Its id is the request's id."""
         rows = await self.sql(_ENTRY, self.tenant.organization_id, UUID(request_id))
         return Entry(*rows[0]) if rows else None
 
@@ -182,7 +182,7 @@ class ScriptedGateway:
         return [Entry(*row) for row in await self.sql(_ENTRIES, self.tenant.organization_id)]
 
     async def traces(self) -> tuple[int, int]:
-        """How many calls have reached the upstream, and how many are on the tenant's books."""
+        """Returns the number of requests that reached the upstream, and of the tenant's reservations."""
         query: LiteralString = "SELECT count(*) FROM reservations WHERE organization_id = %s"
         rows = await self.sql(query, self.tenant.organization_id)
         return len(self.upstream.requests), rows[0][0]
@@ -194,8 +194,8 @@ class ScriptedGateway:
 
     @asynccontextmanager
     async def leaving_nothing(self) -> AsyncIterator[None]:
-        """Whatever happens inside: afterwards an ordinary call works, and no task, socket or file
-        is left of it."""
+        """Checks after the block that an ordinary call works, and that no task, socket or file of the
+        block is left."""
         await self.works()
         before = await _steady_footprint(self.upstream)
         yield
@@ -209,11 +209,12 @@ class ScriptedGateway:
             raise AssertionError(f"{before} became {_Footprint.of(self.upstream)}") from None
 
     async def every_connection_ends(self) -> None:
-        """After their time to be used again has passed: one that stays was never given back."""
+        """Waits until idle connections to the upstream have expired. A connection that was never given
+        back would stay open."""
         await eventually(lambda: self.upstream.open_connections == 0)
 
     async def works(self) -> None:
-        """An ordinary call succeeds; what failed before is no longer held against the backend."""
+        """Checks that an ordinary call succeeds. This also resets the backend's count of failures."""
         self.upstream.play(self.ordinary())
         answer = await self.chat(headers=self.probe_tenant.as_customer)
         assert answer.status_code == 200, answer.text
@@ -226,15 +227,15 @@ class _Footprint:
 
     @classmethod
     def of(cls, upstream: Upstream) -> "_Footprint":
-        """What there is now. Connections to the upstream may wait to be used again: they, with
-        both their ends in this process, are not counted. Nor are those to the database, through
-        sockets of their own kind: the pools of other gateways in this process grow as they like,
-        and one that is not given back is soon missed in a pool of eight."""
+        """Returns the present numbers. Idle connections to the upstream, with both ends in this
+        process, are not counted. Nor are Unix sockets, which lead to the database: the pools of other
+        gateways in this process may grow, and a connection that is not given back is soon missed in a
+        pool of eight."""
         tasks = Counter(
             getattr(task.get_coro(), "__qualname__", "?")
             for task in asyncio.all_tasks() - {asyncio.current_task()}
         )
-        # One for all streams, which sleeps on for a while after the last of them.
+        # One such task serves all streams, and ends some time after the last stream.
         del tasks["KeepAlive._run"]
         del tasks["StreamServer._serve"]
         process = psutil.Process()
@@ -246,8 +247,8 @@ class _Footprint:
 
 
 async def _steady_footprint(upstream: Upstream) -> _Footprint:
-    """The larger of two readings: while a connection of the test before is closing, one of its ends
-    is gone already, and a single reading would be too small."""
+    """Returns the maximum of two measurements. While a connection of the previous test closes, one of its
+    ends is already gone, and a single measurement would be too small."""
     first = _Footprint.of(upstream)
     await asyncio.sleep(0.02)
     second = _Footprint.of(upstream)
@@ -290,10 +291,10 @@ def chat_body(**fields: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream as a caller reads it."""
+    """Contains a stream as a client reads it."""
 
     chunks: list[dict[str, Any]]
-    # The record that ended it badly.
+    # The error record that ended the stream, or None.
     error: dict[str, Any] | None
     done: bool
 
@@ -304,8 +305,8 @@ class Stream:
 
 
 def read_stream(body: str) -> Stream:
-    """Reads a whole body and holds it to its form: records and comments only, each ended by a
-    blank line, and one end: `[DONE]` or an error, never both, nothing after it."""
+    """Parses a whole body and checks its format: only records and comments, each followed by a blank line.
+    `[DONE]` or an error may end it, but not both, and nothing may follow."""
     records = body.split("\n\n")
     assert records.pop() == "", "the last record is not ended"
     said = [record for record in records if not record.startswith(":")]
@@ -320,7 +321,7 @@ def read_stream(body: str) -> Stream:
 
 async def eventually(happened: Callable[[], bool], *, within_s: float = _PATIENCE_S) -> None:
     async with asyncio.timeout(within_s):
-        while not happened():  # noqa: ASYNC110 - what happens is other people's doing
+        while not happened():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.01)
 
 
@@ -338,8 +339,8 @@ async def scripted_gateway(
     changed_constants: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> AsyncIterator[ScriptedGateway]:
-    """`urls` are the replicas, where they are not just the upstream. `drain_s` is how long the answer
-    of a caller who has left is read."""
+    """Runs a gateway. `urls` are the backend's replicas, by default only the upstream. `drain_s` is how long
+    the gateway reads an answer after its client has disconnected."""
     changed = {"bootstrap.services.DRAIN_S": drain_s, **(changed_constants or {})}
     settings = scripted_settings(data_dir, *(urls or (upstream.url,)), **changes)
     async with AsyncExitStack() as stack:
@@ -358,7 +359,7 @@ async def scripted_gateway(
 async def answering_gateway(
     data_dir: Path, conninfo: str, **changes: Any
 ) -> AsyncIterator[ScriptedGateway]:
-    """In front of an upstream that answers every chat, for tests of what stands before it."""
+    """Runs a gateway in front of an upstream that answers every chat request."""
     async with (
         Upstream(chat()) as upstream,
         scripted_gateway(data_dir, conninfo, upstream, **changes) as running,

@@ -1,7 +1,7 @@
-"""The gateway over a scripted upstream that the tests of one file share.
+"""Provides the gateway in front of a scripted upstream that the tests of one file share.
 
-Every folder has these fixtures. A file whose gateway differs from the ordinary one defines
-`scripted_options`; a file or folder with another upstream defines `shared_scripted`.
+All folders have these fixtures. A file that needs other settings defines `scripted_options`; a file or
+folder that needs another upstream defines `shared_scripted`.
 """
 
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ from tests.support.scripted_gateway import ScriptedGateway, answering_gateway
 
 @pytest.fixture(scope="module")
 def scripted_options() -> dict[str, Any]:
-    """What `scripted_gateway` is called with: sections of the settings, and its own arguments."""
+    """Returns the arguments of `scripted_gateway`: its own arguments, and sections of the settings."""
     return {}
 
 
@@ -29,6 +29,6 @@ async def shared_scripted(
 
 @pytest.fixture
 async def scripted(shared_scripted: ScriptedGateway) -> ScriptedGateway:
-    """The shared gateway for a fresh tenant with credit; its upstream answers as usual."""
+    """Returns the shared gateway for a new tenant with credit. Its upstream plays the ordinary answer."""
     shared_scripted.upstream.play(shared_scripted.ordinary())
     return await shared_scripted.with_tenant()

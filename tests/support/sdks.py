@@ -1,10 +1,10 @@
-"""The SDKs of OpenAI and Anthropic, for tests that call the gateway as their users do.
+"""Provides the SDKs of OpenAI and Anthropic, for tests that call the gateway as users do.
 
     from tests.support.sdks import openai
 
-Each has more than a thousand modules, which take longer to import than all tests take to be found.
-So they are imported when the tests begin to run, and only if one of the tests uses them. A module
-that names their types in annotations begins with `from __future__ import annotations`.
+Each SDK has more than a thousand modules, and importing them takes longer than collecting all tests.
+So they are imported when the tests begin to run, and only if a test uses them. A module that names
+their types in annotations begins with `from __future__ import annotations`.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ __all__ = ["anthropic", "openai"]
 
 
 class LazyModule:
-    """Stands for a module, and imports it when something of it is used."""
+    """Replaces a module, and imports it when one of its attributes is used."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -27,7 +27,7 @@ class LazyModule:
         return import_module(self._name)
 
     def __getattr__(self, name: str) -> Any:
-        # pytest looks at everything in a test module, and asks for such names only.
+        # While pytest collects a module, it reads only such attributes of the module's objects.
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.load(), name)
@@ -43,7 +43,7 @@ else:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
-    """Imports what the tests use before any event loop runs, which an import would hold up."""
+    """Imports the used SDKs before an event loop runs, because the import would block the loop."""
     if not session.config.option.collectonly:
         load_used_by({item.module for item in session.items if isinstance(item, pytest.Function)})
 

@@ -1,7 +1,7 @@
-"""Runs the program and sends it a signal when one of its functions is called, or returns.
+"""Runs the program, and sends it a signal when one of its functions is called or returns.
 
-A script of its own, because the moment has to be exact: `python signalled_program.py SIGTERM
-Supervisor.run:call serve --config FILE`. A second moment sends the signal once more.
+This is a separate script, because the time has to be exact: `python signalled_program.py SIGTERM
+Supervisor.run:call serve --config FILE`. Several moments, separated by commas, send several signals.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""Every SQL statement of the storage package, found in its source.
+"""Finds every SQL statement in the source of the storage package.
 
-A statement is what a call of `execute`, `copy` or `Statement` gets. Most texts are constants, or made
-of constants of their module, and are evaluated there. Where a text depends on what a function was
-asked for, `_CHOICES` has its parts; a place that can be evaluated in neither way is an error.
+A statement is an argument of `execute`, `copy` or `Statement`. Most texts are constants, or are composed
+of constants of their module, and are evaluated in this module. If a text depends on the arguments of a
+function, `_CHOICES` contains its parts. A text that cannot be evaluated in either way is an error.
 """
 
 import ast
@@ -23,8 +23,8 @@ from tollkeeper.domain.traffic import TimeRange
 _PACKAGE = Path(tollkeeper.storage.__file__).parent
 _CALLS: Final = {"execute": 0, "copy": 0, "Statement": 1}
 _MONTH = Month(2026, 1)
-# Parts of statements that depend on the arguments of a function, by the function: for each local
-# name the values that it may have, as expressions of its module.
+# By function: the parts of statements that depend on the function's arguments. Each local name has
+# a list of its possible values, as expressions that are evaluated in the function's module.
 _NAMED_KINDS = ("ORGANIZATIONS", "PROJECTS", "PROJECT_KEYS", "ADMIN_KEYS")
 _CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
     "activity.find_newest": {"filters": ("None", "' AND '.join(_FILTERS.values())")},
@@ -54,7 +54,7 @@ _CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
     "compatibility.read_schema_state": {"row": ("(1, None)", "(1, 1)")},
     "costs.find_rows": {"columns": ("'project_id'",), "grouped": ("', project_id'",)},
     "fence._write": {"statement": ("_MARK", "_ACCEPT")},
-    # The statements of a lock, each of which is a constant of its own.
+    # The statements that lock, of which each is also a separate constant.
     "ledger._rows_of": {"bound": ("_LOCK_ACCOUNTS.bind()",)},
     "ledger.write_states": {"statement": ("_WRITE_STATES",)},
     "ledger_export.stream_csv": {"query": ("_EXPORT.format(first='NULL', behind='NULL')",)},
@@ -89,13 +89,13 @@ _CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
     "verification.find_in_slice": {"query": ("*",)},
     "watched_connection.allow_long_statements": {"minutes": ("5",)},
 }
-# These hand on what they are given, or set up a session.
+# These classes only pass on the statements of others, or set up a session.
 _NO_STATEMENTS = {"database.Database", "round_trips.RoundTrips"}
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A statement, and the function or constant that has it."""
+    """Contains a statement, and the name of its function or constant."""
 
     name: str
     text: str
@@ -117,7 +117,7 @@ def all_statements() -> list[Found]:
 
 
 def _expressions(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """What each call of interest gets, with the function or constant in which the call is."""
+    """Yields the statement of each call in `_CALLS`, with the function or constant that contains it."""
     for top in tree.body:
         name = getattr(top, "name", "")
         if isinstance(top, ast.Assign) and isinstance(top.targets[0], ast.Name):
@@ -155,7 +155,7 @@ def _values(scope: dict[str, object], texts: tuple[str, ...]) -> list[object]:
 
 
 def _invariants(scope: dict[str, object]) -> list[object]:
-    """Every query of the verification: the module's own long constants."""
+    """Returns every query of the verification: all long constants of its module."""
     return [
         value
         for name, value in scope.items()

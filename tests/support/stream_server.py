@@ -1,4 +1,4 @@
-"""A server of a test: one coroutine for each connection, and nothing left open at its end."""
+"""Runs a test server with one coroutine for each connection, and closes all connections at its end."""
 
 import asyncio
 import ssl
@@ -13,8 +13,8 @@ _ENDS_WITHIN_S = 10
 
 
 class StreamServer:
-    """Listens on the loopback, at a free port unless one is given. A connection is closed when its
-    coroutine ends, and a client that leaves is the end of any coroutine."""
+    """Listens on the loopback interface, at a free port unless a port is given. A connection is closed
+    when its coroutine ends, and the coroutine ends when the client has disconnected."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class StreamServer:
         stop_listening(server)
         for writer in self._open.values():
             writer.transport.abort()
-        # Whoever was just accepted is served now, which ends at once, and the server is closed.
+        # Connections that were just accepted run now and end at once. Then the server is closed.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         async with asyncio.timeout(_ENDS_WITHIN_S):
@@ -62,12 +62,12 @@ class StreamServer:
         assert task is not None
         try:
             if self._server is None:
-                return  # It was accepted before the end of the server, and only now begins.
+                return  # The server ended between the accept and the start of this task.
             self.connections += 1
             self._open[task] = writer
             await self._handle(reader, writer)
         except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # The client has left.
+            pass  # The client has disconnected.
         finally:
             writer.close()
             self._open.pop(task, None)

@@ -1,4 +1,4 @@
-"""Events as Stripe sends them: the fields that are read, in the shape of its API."""
+"""Creates events as Stripe sends them, with the fields that the gateway reads."""
 
 import json
 import secrets
@@ -30,7 +30,7 @@ def event(kind: str, content: dict[str, Any], *, livemode: bool = True) -> bytes
 
 
 def succeeded(payment: str, cents: int, organization: object = None, **changed: Any) -> bytes:
-    """The payment intent succeeded."""
+    """Returns the event of a payment intent that succeeded."""
     livemode = changed.pop("livemode", True)
     content = {
         "id": payment,
@@ -45,7 +45,7 @@ def succeeded(payment: str, cents: int, organization: object = None, **changed: 
 
 
 def completed(payment: str, cents: int, organization: object = None, **changed: Any) -> bytes:
-    """The checkout session of the payment was completed."""
+    """Returns the event of a completed checkout session of the payment."""
     livemode = changed.pop("livemode", True)
     content = {
         "id": f"cs_{payment[3:]}",
@@ -61,7 +61,7 @@ def completed(payment: str, cents: int, organization: object = None, **changed: 
 
 
 def charge_refunded(payment: str, cents: int, *, livemode: bool = True) -> bytes:
-    """`cents` is all that was refunded so far."""
+    """Returns the event of a refund. `cents` is the total amount that was refunded so far."""
     content = {
         "id": f"ch_{payment[3:]}",
         "object": "charge",
@@ -100,8 +100,8 @@ def dispute(
 
 
 def signed(body: bytes, secret: str = SECRET, *, at: int | None = None) -> dict[str, str]:
-    """The headers of a request with this body."""
-    # Its import takes longer than tests take to be found.
+    """Returns the headers of a request with this body, including its signature."""
+    # Imported here, because the import takes longer than collecting the tests.
     signature = import_module("stripe").WebhookSignature
     header = signature.generate_signature_header(body.decode(), secret, at)
     return {"Stripe-Signature": header, "Content-Type": "application/json"}

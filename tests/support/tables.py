@@ -1,11 +1,11 @@
-"""Tests over the rows of a table that are one case for pytest.
+"""Runs a test for all rows of a table, as one case of pytest.
 
     @each(("text", "count"), [("", 0), ("one", 1)])
     def test_words(text: str, count: int) -> None: ...
 
-`pytest.mark.parametrize` has the same form, but makes a case of every row, and to collect, prepare
-and report a case takes longer than most rows do. Here all rows run in one case, and its error names
-the rows that failed. Fixtures are the same for all rows: a test whose rows need fresh ones keeps
+`pytest.mark.parametrize` has the same form, but makes a case of every row. Collecting, preparing and
+reporting a case takes longer than most rows. Here all rows run in one case, and its error names the
+rows that failed. All rows share the fixtures, so a test whose rows need new fixtures uses
 `parametrize`.
 """
 
@@ -23,7 +23,7 @@ _Test = TypeVar("_Test", bound=Callable[..., Any])
 
 
 class _Row:
-    """Its values by their names, and a name that is made only if it fails."""
+    """Contains the values of a row by their names. The name of the row is made only if the row fails."""
 
     def __init__(self, number: int, read: ParameterSet, names: Sequence[str], ids: _Ids) -> None:
         assert not read.marks, "a row has no marks of its own"
@@ -41,19 +41,19 @@ class _Row:
             return self._ids[self._number]
         try:
             return f"{self._number}: {str(self.arguments)[:_SHOWN_LENGTH_MAX]}"
-        except ValueError:  # of a number that is too long to be shown
+        except ValueError:  # A number is too long to be shown.
             return str(self._number)
 
 
 class _Failures:
-    """The rows of one run that failed."""
+    """Collects the failures of one run."""
 
     def __init__(self) -> None:
         self._found: list[AssertionError] = []
 
     @contextmanager
     def of_row(self, row: "_Row") -> Iterator[None]:
-        """Keep a failed assertion inside the block for later. Another error ends the test at once."""
+        """Keeps a failed assertion of the block for later. Any other error ends the test at once."""
         try:
             yield
         except AssertionError as error:
@@ -74,11 +74,11 @@ def each(
     *,
     ids: _Ids = None,
 ) -> Callable[[_Test], _Test]:
-    """Run the test with the values of each row as the arguments of these names. A function that returns
-    the rows is called when the test runs, so that only the process that runs it makes them."""
+    """Runs the test with the values of each row as the arguments of these names. `rows` may be a function,
+    which is called only when the test runs, so that other processes do not create the rows."""
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",")]
-    # An enumeration is callable too, but its rows exist already.
+    # An enumeration class is callable too, but it contains its rows already.
     make_rows = functools.partial(list, list(rows)) if isinstance(rows, Iterable) else rows
 
     def make_table() -> list[_Row]:

@@ -1,4 +1,4 @@
-"""Runs the program on a terminal of a given width, as a person would."""
+"""Runs the program in a terminal of a given width."""
 
 import fcntl
 import os
@@ -14,7 +14,7 @@ _ROWS = 40
 
 
 def run_on_terminal(program: Program, *arguments: str, columns: int = 80) -> Outcome:
-    """Standard output and standard error are both the terminal."""
+    """Runs a command whose standard output and standard error are the terminal."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, columns, 0, 0))
     environment = {**program.process_environment(), "TERM": "xterm", "NO_COLOR": "1"}
@@ -43,5 +43,5 @@ def run_on_terminal(program: Program, *arguments: str, columns: int = 80) -> Out
 def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, 65536)
-    except OSError:  # the other side has closed the terminal
+    except OSError:  # The program has closed the terminal.
         return b""

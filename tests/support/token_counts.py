@@ -1,4 +1,4 @@
-"""Token counts over HTTP, and what the upstream's tokenizer was asked for them."""
+"""Sends requests that count tokens, and returns the requests that the upstream's tokenizer received."""
 
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ USER = {"role": "user", "content": "Hello"}
 
 
 class Customer(Protocol):
-    """Somebody's place at a gateway."""
+    """Describes objects with a gateway and a tenant."""
 
     @property
     def gateway(self) -> Gateway: ...
@@ -23,7 +23,7 @@ class Customer(Protocol):
 
 
 def counts(count: int) -> Verb:
-    """A tokenizer as vLLM has it."""
+    """Plays a tokenizer in the format of vLLM."""
     return answer({"count": count, "max_model_len": 4096, "tokens": []})
 
 
@@ -35,7 +35,7 @@ async def count(at: Customer, **fields: Any) -> httpx2.Response:
 
 
 async def counted(scripted: ScriptedGateway, **fields: Any) -> dict[str, Any]:
-    """What the tokenizer was asked for a count that goes well."""
+    """Makes a count that succeeds, and returns the request body that the tokenizer received."""
     answered = await count(scripted, **fields)
     assert answered.status_code == 200, answered.text
     assert answered.json() == {"input_tokens": 42}
@@ -45,7 +45,7 @@ async def counted(scripted: ScriptedGateway, **fields: Any) -> dict[str, Any]:
 def assert_wrapped(
     answered: httpx2.Response, status: int, code: str, param: str | None = None
 ) -> None:
-    """The envelope as Messages clients expect it."""
+    """Checks the error envelope that Messages clients expect."""
     assert_error(answered, status, code, param)
     assert set(answered.json()) == {"type", "error"}
     assert answered.json()["type"] == "error"

@@ -1,4 +1,4 @@
-"""A gateway over a backend with two replicas that do the same, for each wire."""
+"""Runs a gateway in front of a backend with two replicas that play the same script, for each wire."""
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,7 +17,7 @@ from tests.support.upstream_messages import message
 from tests.support.upstream_responses import respond
 
 ANSWER_BYTES_MAX = 4096
-# What a replica of each wire does in an ordinary call.
+# By wire: the verb that a replica plays in an ordinary call.
 ORDINARY: dict[str, Callable[[], Verb]] = {
     "chat": chat,
     "responses": respond,
@@ -30,13 +30,13 @@ ORDINARY: dict[str, Callable[[], Verb]] = {
 
 @dataclass(frozen=True)
 class TwoReplicas:
-    """A gateway over one backend with two replicas, of which none is ever ejected."""
+    """Contains a gateway with one backend of two replicas, which are never ejected."""
 
     scripted: ScriptedGateway
     replicas: tuple[Upstream, Upstream]
 
     async def with_tenant(self) -> "TwoReplicas":
-        """The same for somebody whose books are empty but for the credit."""
+        """Returns the same gateway for a new tenant with credit."""
         return replace(self, scripted=await self.scripted.with_tenant())
 
     def play(self, verb: Verb) -> None:
@@ -52,7 +52,7 @@ class TwoReplicas:
         return sum(replica.under_way for replica in self.replicas)
 
     async def fail(self, verb: Verb, **fields: Any) -> tuple[httpx2.Response, int]:
-        """The answer to a call that both replicas meet with this, and how many were asked."""
+        """Makes a call while both replicas play `verb`. Returns the answer and the number of requests."""
         before = self.calls
         self.play(verb)
         found = await self.scripted.chat(**fields)
@@ -72,7 +72,7 @@ async def two_replicas(
     ordinary = ORDINARY[wire]
     backend = {
         "protocol": wire,
-        # A count would be a request too.
+        # A token count would be a request to a replica too.
         "tokenize_path": "none",
         "retries": 1,
     }
@@ -106,7 +106,7 @@ async def for_each_wire(
 
 
 async def assert_unsettled(two: TwoReplicas, found: httpx2.Response, asked: int) -> None:
-    """Nobody knows: the whole hold stays, no other replica was asked, no SDK repeats it."""
+    """Checks that the whole hold stays, that only one replica was asked, and that SDKs do not retry."""
     assert asked == 1
     assert found.headers["x-should-retry"] == "false"
     entry = await two.scripted.entry_of(found)
@@ -116,7 +116,7 @@ async def assert_unsettled(two: TwoReplicas, found: httpx2.Response, asked: int)
 
 
 async def assert_released(two: TwoReplicas, found: httpx2.Response, asked: int) -> None:
-    """Nothing was charged: the other replica was asked as well, and the hold is given back."""
+    """Checks that both replicas were asked, and that the hold was released."""
     assert asked == 2
     assert "x-should-retry" not in found.headers
     assert (await two.scripted.entry_of(found)).status == "released"

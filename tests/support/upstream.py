@@ -1,12 +1,12 @@
-"""A scripted model server on a raw socket, for everything that a real one does wrong.
+"""Provides a scripted model server on a raw socket, which can play all faults of a real server.
 
     async with Upstream(reset_before_headers()) as upstream:
         ...  # call upstream.url
 
-A script is one verb a request, in the order of arrival; the last one repeats. A verb is an async
-function of the `Peer`, the server's side of one request; the verbs below cover the faults of the
-programme, and a test may write its own. The upstream records every request it has read and counts
-its connections. It listens on a free port of the loopback and leaves nothing behind.
+A script has one verb for each request, in the order of arrival; the last verb repeats. A verb is an
+async function of the `Peer`, the server's side of one request. The verbs below play the known faults
+(their codes are in brackets), and a test may define its own. The upstream records every request and
+counts its connections. It listens on a free port of the loopback interface, and closes everything.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from tests.support.upstream_wire import (
     usage_chunk,
 )
 
-# The texts are part of this library: whoever scripts an upstream imports them from here too.
+# These texts belong to this module: tests that script an upstream import them from here.
 __all__ = ["DONE", "USAGE", "Received", "chat_records", "chunk", "completion", "sse", "usage_chunk"]
 
 JSON_TYPE = "application/json"
@@ -40,7 +40,7 @@ SSE_TYPE = "text/event-stream; charset=utf-8"
 
 
 class Peer:
-    """The server's side of one request."""
+    """Contains the server's side of one request."""
 
     def __init__(
         self, request: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -50,7 +50,7 @@ class Peer:
         self._writer = writer
 
     async def send(self, data: bytes) -> None:
-        """Raises ConnectionError once the client has left."""
+        """Raises ConnectionError if the client has disconnected."""
         self._writer.write(data)
         await self._writer.drain()
 
@@ -61,7 +61,7 @@ class Peer:
         headers: Iterable[tuple[str, str]] = (),
         length: int | None = None,
     ) -> None:
-        """A response head; the body is chunked unless its length is given."""
+        """Sends a response head. The body is chunked unless its length is given."""
         lines = [f"HTTP/1.1 {status} Scripted"]
         if content_type is not None:
             lines.append(f"content-type: {content_type}")
@@ -78,7 +78,7 @@ class Peer:
         await self.send(b"0\r\n\r\n")
 
     def reset(self) -> None:
-        """Closes with a TCP reset."""
+        """Closes the connection with a TCP reset."""
         client = self._writer.get_extra_info("socket")
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
@@ -100,7 +100,7 @@ Verb = Callable[[Peer], Awaitable[None]]
 
 
 class Upstream(StreamServer):
-    """The server. `url` is what a backend is configured with."""
+    """Plays the script. `url` is the base URL for the settings of a backend."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Upstream(StreamServer):
         self._scheme = "http" if tls is None else "https"
         self._script = script
         self.requests: list[Received] = []
-        # Requests whose verb has not ended.
+        # The number of requests whose verb has not ended.
         self.under_way = 0
 
     @property
@@ -123,11 +123,11 @@ class Upstream(StreamServer):
 
     @property
     def two_urls(self) -> tuple[str, str]:
-        """This server as two replicas of a backend: one can be ejected, because it is not the last."""
+        """Returns two URLs of this server, for a backend with two replicas, of which one can be ejected."""
         return self.url, self.url.replace("127.0.0.1", "localhost")
 
     def play(self, *script: Verb) -> None:
-        """Another script from the next request on."""
+        """Replaces the script, from the next request on."""
         self._script = (*([_unused] * len(self.requests)), *script)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -153,7 +153,7 @@ async def _unused(_: Peer) -> None:
 
 
 def unused_url() -> str:
-    """[refuse] An address where nothing listens."""
+    """[refuse] Returns a URL at which no server listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{probe.getsockname()[1]}/v1"
@@ -161,7 +161,7 @@ def unused_url() -> str:
 
 @contextmanager
 def unanswered_url() -> Iterator[str]:
-    """An address where connecting takes for ever: the queue of its listener is full."""
+    """Yields a URL to which connecting never succeeds, because the queue of its listener is full."""
     with ExitStack() as sockets:
         listener = sockets.enter_context(socket.socket())
         listener.bind(("127.0.0.1", 0))
@@ -173,7 +173,7 @@ def unanswered_url() -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
 
 
-# Verbs: proper answers.
+# Verbs for correct answers.
 
 
 def answer(
@@ -183,7 +183,7 @@ def answer(
     content_type: str | None = JSON_TYPE,
     headers: Iterable[tuple[str, str]] = (),
 ) -> Verb:
-    """A whole response; without a body, a chat answer. Bytes go out as they are."""
+    """Sends a whole response; without a body, a chat answer. Bytes are sent unchanged."""
     content = body if isinstance(body, bytes) else json.dumps(body or completion()).encode()
 
     async def verb(peer: Peer) -> None:
@@ -196,7 +196,7 @@ def answer(
 def stream(
     records: Iterable[bytes] | None = None, *, pause_s: float = 0, content_type: str = SSE_TYPE
 ) -> Verb:
-    """A stream, one network chunk a record; without records, a chat answer."""
+    """Sends a stream, with one network chunk for each record; without records, a chat answer."""
     sent = list(chat_records() if records is None else records)
 
     async def verb(peer: Peer) -> None:
@@ -210,7 +210,7 @@ def stream(
 
 
 def chat() -> Verb:
-    """What a good server does: JSON or a stream, as asked, with as many choices as asked."""
+    """Answers as a correct server: in JSON or as a stream, as requested. JSON has `n` choices."""
 
     async def verb(peer: Peer) -> None:
         request = peer.request.json
@@ -222,7 +222,7 @@ def chat() -> Verb:
     return verb
 
 
-# Verbs: faults.
+# Verbs for faults.
 
 
 def hang() -> Verb:
@@ -231,7 +231,7 @@ def hang() -> Verb:
 
 
 def reset_before_headers() -> Verb:
-    """[rst0]"""
+    """[rst0] Resets the connection before it sends headers."""
 
     async def verb(peer: Peer) -> None:
         peer.reset()
@@ -249,13 +249,13 @@ def close_before_headers() -> Verb:
 def reset_after(
     pieces: int | None = None, *, content_type: str = SSE_TYPE, pause_s: float = 0.02
 ) -> Verb:
-    """[rst1, rstk] A reset after the 200 and, if given, this many pieces of text."""
+    """[rst1, rstk] Resets the connection after the 200 and, if given, this many pieces of text."""
 
     async def verb(peer: Peer) -> None:
         await peer.send_head(content_type=content_type)
         for number in range(pieces or 0):
             await peer.send_chunk(sse(chunk(f"{number} ")))
-        # A reset throws away what the client has not read yet: it gets the time to.
+        # A reset discards the data that the client has not read yet, so give it time to read.
         await asyncio.sleep(pause_s)
         peer.reset()
 
@@ -263,13 +263,13 @@ def reset_after(
 
 
 def end_after(pieces: int, *, finished: bool = False) -> Verb:
-    """[eofk] A clean end of the body after some pieces, without `[DONE]`."""
+    """[eofk] Ends the body correctly after some pieces, without `[DONE]`."""
     records = [sse(chunk(f"{number} ")) for number in range(pieces)]
     return stream([*records, sse(chunk(finish="stop"))] if finished else records)
 
 
 def drip(data: bytes, *, before: bytes = b"", pause_s: float, content_type: str = SSE_TYPE) -> Verb:
-    """[drip] A beginning at once, and then one byte at a time until the client leaves."""
+    """[drip] Sends `before` at once and `data` byte by byte, and waits until the client disconnects."""
 
     async def verb(peer: Peer) -> None:
         await peer.send_head(content_type=content_type)
@@ -284,7 +284,7 @@ def drip(data: bytes, *, before: bytes = b"", pause_s: float, content_type: str 
 
 
 def cut(data: bytes, *positions: int) -> Verb:
-    """[sse-odd, sse-bad] A stream of these bytes, in network chunks that end at the positions."""
+    """[sse-odd, sse-bad] Sends these bytes as a stream, in network chunks that end at the positions."""
     edges = [0, *positions, len(data)]
     pieces = [data[start:end] for start, end in itertools.pairwise(edges) if start < end]
 
@@ -299,7 +299,7 @@ def cut(data: bytes, *positions: int) -> Verb:
 
 
 def fat_line(size: int, *, before: bytes = b"", content_type: str = SSE_TYPE) -> Verb:
-    """[fat] One line of this size and no end of it; stops when the client leaves."""
+    """[fat] Sends one line of this size without an end, and waits until the client disconnects."""
 
     async def verb(peer: Peer) -> None:
         await peer.send_head(content_type=content_type)
@@ -312,7 +312,7 @@ def fat_line(size: int, *, before: bytes = b"", content_type: str = SSE_TYPE) ->
 
 
 def endless(record: bytes | None = None) -> Verb:
-    """[inf] Pieces for ever."""
+    """[inf] Sends pieces until the client disconnects."""
     piece = sse(chunk("on and ")) if record is None else record
 
     async def verb(peer: Peer) -> None:
@@ -325,7 +325,7 @@ def endless(record: bytes | None = None) -> Verb:
 
 
 def gzip_bomb(size: int, *, content_type: str = JSON_TYPE) -> Verb:
-    """A small body that would be large when unpacked, compressed although nobody asked."""
+    """Sends a small body that is large when decompressed, although the client did not ask for it."""
     headers = [("content-encoding", "gzip")]
 
     async def verb(peer: Peer) -> None:
@@ -342,6 +342,6 @@ def redirect(location: str, *, status: int = 302) -> Verb:
 def refuse(
     status: int, message: str | None = "no", *, headers: Iterable[tuple[str, str]] = ()
 ) -> Verb:
-    """An error status with an error object, as model servers send it."""
+    """Sends an error status with an error object, as model servers do."""
     body = {"error": {"message": message, "type": "invalid_request_error", "code": status}}
     return answer(body, status=status, headers=headers)

@@ -1,9 +1,8 @@
-"""A scripted model server that speaks Converse, and Anthropic's protocol at Amazon Bedrock: the verbs
-beside those of chat.
+"""Provides the verbs and frames of a scripted model server that speaks Converse, or Anthropic's protocol
+at Amazon Bedrock.
 
-`converse` answers as the provider does: JSON, a stream of binary frames, or a count of tokens, as
-asked. The frames of a stream are made one by one, so that a test can leave some out, cut them or add
-others.
+`converse` answers as the provider does: JSON, a stream of binary frames, or a token count, as requested.
+The frames of a stream are created one by one, so that a test can omit, cut or add frames.
 """
 
 import base64
@@ -22,7 +21,7 @@ INPUT_TOKENS = 12
 
 
 def frame(payload: bytes, *headers: tuple[str, str]) -> bytes:
-    """One frame with headers that are strings."""
+    """Returns one frame, whose headers are strings."""
     written = b"".join(
         bytes([len(name)])
         + name.encode()
@@ -55,7 +54,7 @@ def exception(name: str, message: str = "no") -> bytes:
 
 
 def error_frame(code: str, message: str = "no") -> bytes:
-    """An error that the service does not describe."""
+    """Returns the frame of an error that the API does not define."""
     return frame(
         b"", (":message-type", "error"), (":error-code", code), (":error-message", message)
     )
@@ -101,7 +100,7 @@ def delta(index: int, **fields: Any) -> bytes:
 
 
 def block_frames(index: int, block: dict[str, Any]) -> list[bytes]:
-    """A block as a stream sends it: only calls are begun, everything comes in two pieces."""
+    """Returns the frames of a block. Only tool calls have a start; texts and arguments have two pieces."""
     frames: list[bytes] = []
     if "text" in block:
         frames = [delta(index, text=piece) for piece in halves(block["text"])]
@@ -165,13 +164,13 @@ def converse(*content: dict[str, Any], input_tokens: int = INPUT_TOKENS, **field
 
 
 def refuse_aws(status: int, kind: str, text: str = "no") -> Verb:
-    """An error status, as AWS sends it: the kind is in a header."""
+    """Sends an error status as AWS does, with the kind of error in a header."""
     headers = [("x-amzn-errortype", f"{kind}:http://internal.amazon.com/coral/")]
     return answer({"message": text}, status=status, headers=headers)
 
 
 def text_then(*frames: bytes, pieces: Sequence[str] = ("0 ", "1 ")) -> list[bytes]:
-    """A stream that has begun to say something before these frames come."""
+    """Returns the frames of a stream that contains some text before these frames."""
     return [begin(), *(delta(0, text=piece) for piece in pieces), *frames]
 
 
@@ -179,7 +178,7 @@ def text_then(*frames: bytes, pieces: Sequence[str] = ("0 ", "1 ")) -> list[byte
 
 
 def chunk_frame(record: bytes) -> bytes:
-    """An event of the Messages protocol, wrapped into a frame."""
+    """Returns an event of the Messages protocol, wrapped in a frame."""
     data = record.partition(b"data: ")[2].strip()
     return event("chunk", bytes=base64.b64encode(data).decode())
 

@@ -1,7 +1,7 @@
-"""A scripted model server that speaks Google's Gemini protocol: the verbs beside those of chat.
+"""Provides the verbs and records of a scripted model server that speaks Google's Gemini protocol.
 
-`generate` answers as a good server does: JSON, a stream, or a count of tokens, as the path asks. The
-records of a stream are made one by one, so that a test can leave some out, cut them or add others.
+`generate` answers as a correct server: JSON, a stream, or a token count, depending on the path. The
+records of a stream are created one by one, so that a test can omit, cut or add records.
 """
 
 import json
@@ -41,7 +41,7 @@ def whole(
     usage: dict[str, Any] | None = GEMINI_USAGE,
     **candidate: Any,
 ) -> dict[str, Any]:
-    """A whole answer, or one piece of a stream."""
+    """Returns a whole answer, or one piece of a stream."""
     described: dict[str, Any] = {"content": {"parts": list(parts), "role": "model"}, "index": 0}
     if finish is not None:
         described["finishReason"] = finish
@@ -54,24 +54,24 @@ def whole(
 
 
 def blocked(reason: str = "SAFETY") -> dict[str, Any]:
-    """The prompt was blocked: there is no candidate."""
+    """Returns the answer for a blocked prompt, which has no candidate."""
     usage = {"promptTokenCount": 12, "totalTokenCount": 12}
     return {"promptFeedback": {"blockReason": reason}, "usageMetadata": usage}
 
 
 def record(content: dict[str, Any]) -> bytes:
-    """One piece of a stream. The provider ends its lines with CRLF."""
+    """Returns one record of a stream. The provider ends its lines with CRLF."""
     return b"data: " + json.dumps(content).encode() + b"\r\n\r\n"
 
 
 def piece(*parts: dict[str, Any], usage: dict[str, Any] | None = None) -> bytes:
-    """A piece that does not end the answer. By default it tells only what the prompt has."""
+    """Returns a piece that does not end the answer. By default, it reports only the prompt tokens."""
     told = {"promptTokenCount": 12, "totalTokenCount": 12} if usage is None else usage
     return record(whole(*parts, finish=None, usage=told))
 
 
 def halves(part: dict[str, Any]) -> list[dict[str, Any]]:
-    """A text in two pieces, of which the last one has the signature. A call comes in one."""
+    """Returns a text in two pieces, of which the second has the signature. Calls are not split."""
     text = part.get("text", "")
     middle = len(text) // 2
     if not middle:
@@ -113,10 +113,10 @@ def error_body(code: int, status: str, text: str = "no", *details: Any) -> dict[
 
 
 def refuse_gemini(code: int, status: str, text: str = "no", *details: Any) -> Verb:
-    """An error status with the provider's error object."""
+    """Sends an error status with the provider's error object."""
     return answer(error_body(code, status, text, *details), status=code)
 
 
 def text_then(*records: bytes, pieces: Sequence[str] = ("0 ", "1 ")) -> list[bytes]:
-    """A stream that has begun to say something before these records come."""
+    """Returns the records of a stream that contains some text before these records."""
     return [*(piece(text_part(text)) for text in pieces), *records]

@@ -1,7 +1,7 @@
-"""A scripted model server that speaks Anthropic's Messages protocol: the verbs beside those of chat.
+"""Provides the verbs and records of a scripted model server that speaks Anthropic's Messages protocol.
 
-`message` answers as a good server does: JSON, a stream, or a count of tokens, as asked. The records
-of a stream are made one by one, so that a test can leave some out, cut them or add others.
+`message` answers as a correct server: JSON, a stream, or a token count, as requested. The records of a
+stream are created one by one, so that a test can omit, cut or add records.
 """
 
 import json
@@ -15,7 +15,7 @@ INPUT_TOKENS = 12
 
 
 def record(kind: str, **fields: Any) -> bytes:
-    """One event of a stream, with its name."""
+    """Returns one event of a stream, with its name."""
     return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
 
 
@@ -51,7 +51,7 @@ def whole_message(
 
 
 def begin(usage: dict[str, Any] | None = None) -> bytes:
-    """`message_start`. The count of output in it is the provider's stub."""
+    """Returns `message_start`. Like the provider's, its output token count is only a placeholder."""
     started = {**(usage or MESSAGES_USAGE), "output_tokens": 1}
     message = {**whole_message(stop_reason=None, usage=started), "content": []}
     return record("message_start", message=message)
@@ -62,7 +62,7 @@ def ping() -> bytes:
 
 
 def block_records(index: int, block: dict[str, Any]) -> list[bytes]:
-    """A block as a stream sends it: begun empty, extended in two pieces, ended."""
+    """Returns the records of a block: an empty start, deltas (texts in two pieces), and the stop."""
     kind = block["type"]
     empty: dict[str, Any] = dict(block)
     deltas: list[dict[str, Any]] = []
@@ -130,17 +130,17 @@ def error_body(kind: str, text: str = "no") -> dict[str, Any]:
 def refuse_message(
     status: int, kind: str, text: str = "no", *, headers: Iterable[tuple[str, str]] = ()
 ) -> Verb:
-    """An error status with the provider's error object."""
+    """Sends an error status with the provider's error object."""
     return answer(error_body(kind, text), status=status, headers=headers)
 
 
 def error_record(kind: str, text: str = "no") -> bytes:
-    """An error within a stream."""
+    """Returns the record of an error within a stream."""
     return record("error", error={"type": kind, "message": text})
 
 
 def text_then(*records: bytes, pieces: Sequence[str] = ("0 ", "1 ")) -> list[bytes]:
-    """A stream that has begun to say something before these records come."""
+    """Returns the records of a stream that contains some text before these records."""
     said = [
         record("content_block_delta", index=0, delta={"type": "text_delta", "text": piece})
         for piece in pieces

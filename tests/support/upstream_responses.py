@@ -1,4 +1,4 @@
-"""A scripted model server that speaks the Responses protocol: the verbs beside those of chat."""
+"""Provides the verbs and records of a scripted model server that speaks the Responses protocol."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -24,7 +24,7 @@ def text_piece(text: str, **fields: Any) -> bytes:
 
 
 def respond(*output: dict[str, Any], **fields: Any) -> Verb:
-    """What a good server does: JSON or a stream, as asked."""
+    """Answers as a correct server: in JSON or as a stream, as requested."""
 
     async def verb(peer: Peer) -> None:
         if peer.request.json.get("stream"):
@@ -36,5 +36,5 @@ def respond(*output: dict[str, Any], **fields: Any) -> Verb:
 
 
 def text_then(*records: bytes, pieces: Iterable[str] = ("0 ", "1 ")) -> list[bytes]:
-    """A stream that has begun to say something before these records come."""
+    """Returns the records of a stream that contains some text before these records."""
     return [*BEGUN, *(text_piece(piece) for piece in pieces), *records]

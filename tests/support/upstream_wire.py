@@ -1,5 +1,5 @@
-"""What goes over the wire to model servers and back: requests as they arrive, chat answers in JSON and
-as event streams, piece by piece."""
+"""Contains the requests that scripted model servers receive, and creates their answers: chat and
+Responses answers in JSON and as event streams."""
 
 import json
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ _FRAME = {
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One request as it arrived."""
+    """Contains one request as it arrived."""
 
     head: bytes
     body: bytes
@@ -48,7 +48,7 @@ def chunk(
     delta: dict[str, Any] | None = None,
     **fields: Any,
 ) -> dict[str, Any]:
-    """One record of a chat stream."""
+    """Returns one record of a chat stream."""
     piece = delta if delta is not None else ({} if text is None else {"content": text})
     choice = {"index": index, "delta": piece, "logprobs": None, "finish_reason": finish}
     return {**_FRAME, "choices": [choice], "usage": None, **fields}
@@ -63,7 +63,7 @@ def sse(record: Any) -> bytes:
 
 
 def chat_records(pieces: Iterable[str] = ("Hel", "lo"), usage: Any = USAGE) -> list[bytes]:
-    """A whole stream, record by record: role, pieces, end, usage, [DONE]."""
+    """Returns the records of a whole stream: role, pieces, end, usage, [DONE]."""
     return [
         sse(chunk(delta={"role": "assistant", "content": ""})),
         *(sse(chunk(piece)) for piece in pieces),
@@ -76,7 +76,7 @@ def chat_records(pieces: Iterable[str] = ("Hel", "lo"), usage: Any = USAGE) -> l
 def completion(
     text: str = "Hello", *, choices: int = 1, usage: Any = USAGE, **fields: Any
 ) -> dict[str, Any]:
-    """A whole answer in JSON."""
+    """Returns a whole answer in JSON."""
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion",
@@ -96,7 +96,7 @@ def completion(
     }
 
 
-# The Responses protocol: items, results, and events with their names.
+# The Responses protocol: items, results, and named events.
 
 RESPONSE_USAGE = {
     "input_tokens": 7,
@@ -108,7 +108,7 @@ RESPONSE_USAGE = {
 
 
 def typed(kind: str, **fields: Any) -> bytes:
-    """One event of a Responses stream."""
+    """Returns one event of a Responses stream."""
     return f"event: {kind}\n".encode() + sse({"type": kind, "sequence_number": 0, **fields})
 
 
@@ -149,7 +149,7 @@ def reasoning_item(text: str = "Hm.", *, summary: bool = False, **fields: Any) -
 def response(
     *output: dict[str, Any], status: str = "completed", usage: Any = RESPONSE_USAGE, **fields: Any
 ) -> dict[str, Any]:
-    """A whole result; without items, one message."""
+    """Returns a whole result; without `output`, it has one message."""
     return {
         "id": "resp_1",
         "object": "response",
@@ -177,7 +177,7 @@ _GROWING = {
 
 
 def item_records(at: int, item: dict[str, Any], *, pieces: int = 2) -> list[bytes]:
-    """The story of one item: begun, so many pieces of each of its texts, whole, ended."""
+    """Returns the events of one item: its start, `pieces` deltas of each text, each whole text, its end."""
     place = {"item_id": item["id"], "output_index": at}
     empty = {"content": [], "summary": [], "arguments": "", "status": "in_progress"}
     begun = {name: empty.get(name, value) for name, value in item.items()}
@@ -204,7 +204,7 @@ def item_records(at: int, item: dict[str, Any], *, pieces: int = 2) -> list[byte
 def response_records(
     *output: dict[str, Any], pieces: int = 2, status: str = "completed", **fields: Any
 ) -> list[bytes]:
-    """A whole stream, record by record, without the `[DONE]` that some servers send after it."""
+    """Returns the records of a whole stream, without the `[DONE]` that some servers send at the end."""
     result = response(*output, status=status, **fields)
     stories = [item_records(at, item, pieces=pieces) for at, item in enumerate(result["output"])]
     return [

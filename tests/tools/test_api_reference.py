@@ -1,4 +1,4 @@
-"""The API reference is the one of the OpenAPI document, and whole."""
+"""Tests that the API reference agrees with the OpenAPI document, and is complete."""
 
 import json
 import re

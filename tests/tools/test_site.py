@@ -1,4 +1,4 @@
-"""The site from the documents: whole, closed, and it fails where a link leads nowhere."""
+"""Tests that the documentation site is complete, loads nothing from elsewhere, and reports bad links."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ def test_nothing_is_loaded_from_elsewhere(tmp_path: Path) -> None:
     for page in tmp_path.rglob("*.html"):
         text = page.read_text()
         to_root = "../" * (len(page.relative_to(tmp_path).parts) - 1)
-        # The script is ours, and none is inline.
+        # The only script is the site's own file; there are no inline scripts.
         assert re.findall(r"<script[^>]*>", text) == [
             f'<script src="{to_root}site.js" data-root="{to_root}">'
         ]
@@ -124,7 +124,7 @@ async def test_search_menu_and_copy_work(browser: Browser, tmp_path: Path) -> No
 
 
 async def test_axe_reports_nothing(browser: Browser, axe_script: str, tmp_path: Path) -> None:
-    """On a narrow light page and a wide dark one of each kind: all pages have the same frame."""
+    """Checks four pages, narrow and light as well as wide and dark. All pages have the same frame."""
     await asyncio.to_thread(site.build, tmp_path)
     found = []
     schemes: tuple[tuple[Literal["light", "dark"], int], ...] = (("light", 360), ("dark", 1440))
@@ -133,7 +133,7 @@ async def test_axe_reports_nothing(browser: Browser, axe_script: str, tmp_path: 
         for name in ("index", "money", "guides/connect-a-backend", "troubleshooting"):
             await page.goto((tmp_path / "docs" / f"{name}.html").as_uri())
             await page.evaluate(axe_script)
-            # Everything that axe looked at would be megabytes.
+            # Returns only the violations, because the full report has megabytes.
             violations = await page.evaluate(
                 "axe.run({resultTypes: ['violations']}).then(({violations}) =>"
                 " violations.map(({id, nodes}) => [id, nodes[0].html]))"
