@@ -1,5 +1,5 @@
-"""Thousands of payment events, repeated, reordered, forged and sent to two consoles at once: each payment
-is granted exactly once, less what was taken back."""
+"""Tests that each payment is granted exactly once, minus its refunds and disputes, if thousands of events are
+repeated, reordered, forged and sent to two consoles at once."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ from tollkeeper.bootstrap import running_services
 from tollkeeper.domain.access import OrganizationId
 
 _SENDERS = 8
-# What happens to a payment after it succeeded, and what is left of ten dollars.
+# The cents that remain of a payment of ten dollars, and the events that follow the payment.
 _STORIES: tuple[tuple[int, Callable[[str], list[bytes]]], ...] = (
     (1000, lambda _: []),
     (1000, lambda _: []),
@@ -59,7 +59,7 @@ _STORIES: tuple[tuple[int, Callable[[str], list[bytes]]], ...] = (
 
 @dataclass
 class _Deliveries:
-    """What is sent, in the order in which it is sent, and what is left of each payment."""
+    """The requests in sending order (body, headers, expected status), and the cents left of each payment."""
 
     sent: list[tuple[bytes, dict[str, str], int]] = field(default_factory=list)
     cents: dict[OrganizationId, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
@@ -81,7 +81,7 @@ def _deliveries(
         made.cents[organization][payment] = left
         for body in bodies:
             made.sent += [(body, stripe.signed(body), 200)] * chance.choice((1, 1, 2, 3))
-        # An attacker's payments, with another secret or an old signature.
+        # An attacker forges a payment with another secret or an old signature.
         stolen = stripe.succeeded(stripe.new_payment(), 99_999, organization)
         forgery = chance.choice(({"secret": "whsec_guessed"}, {"at": 1_700_000_000}))
         made.sent.append((stolen, stripe.signed(stolen, **forgery), 400))
@@ -91,7 +91,7 @@ def _deliveries(
 
 
 async def _send(addresses: list[str], deliveries: _Deliveries) -> list[tuple[int, int]]:
-    """Sends everything through both consoles at once; returns the statuses that were not expected."""
+    """Sends all deliveries to both consoles. Returns (expected, actual) for each unexpected status."""
     waiting = list(enumerate(deliveries.sent))[::-1]
     wrong = []
 
@@ -111,7 +111,7 @@ async def _send(addresses: list[str], deliveries: _Deliveries) -> list[tuple[int
 async def _two_consoles(
     site: ConsoleSite, conninfo: str, folder: Path, *, processes: bool
 ) -> AsyncIterator[list[str]]:
-    """Two processes, or two consoles of this one with connections of their own."""
+    """Starts two console processes, or two consoles in this process with separate database connections."""
     secret = folder / "secret"
     secret.write_text(stripe.SECRET)
     source = f"file:{secret}"

@@ -1,4 +1,4 @@
-"""The payment webhook over HTTP: only signed events count, and unsigned ones cost little."""
+"""Tests the payment webhook over HTTP: only signed events count, and unfinished requests keep no event out."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ _NEW_SECRET = "whsec_new"
 
 @pytest.fixture
 def settings(site: ConsoleSite, tmp_path: Path) -> Settings:
-    """With two secrets, as during a rotation."""
+    """Returns settings with two webhook secrets, as during a rotation."""
     sources = []
     for name, secret in (("old", stripe.SECRET), ("new", _NEW_SECRET)):
         (tmp_path / name).write_text(f"{secret}\n")
@@ -129,7 +129,7 @@ async def test_bodies_that_do_not_end_keep_no_event_out(
         head = f"POST {_PATH} HTTP/1.1\r\nHost: {url.host}\r\nContent-Length: 1000\r\n\r\n{{"
         writer.write(head.encode())
         slow.append((reader, writer))
-    # Two of them have to give way to the others.
+    # The console ends two of the slow requests to make room for the other two.
     answers = [asyncio.create_task(reader.readline()) for reader, _ in slow]
     await eventually(lambda: sum(answer.done() for answer in answers) == 2)
     assert {answer.result()[:12] for answer in answers if answer.done()} == {b"HTTP/1.1 408"}

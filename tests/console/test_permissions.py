@@ -1,4 +1,4 @@
-"""What people with each role may see and do, over HTTP."""
+"""Tests over HTTP which pages people with each role may see and which actions they may take."""
 
 import importlib
 import pkgutil
@@ -31,7 +31,7 @@ _HTTP_REFUSED = (403, 404)
 
 
 def _actions() -> dict[str, set[str]]:
-    """The actions of each page with a route that has an {action}."""
+    """Returns the names of the actions of each page module that has a table of actions."""
     found = {}
     for module in pkgutil.iter_modules(pages.__path__):
         page = importlib.import_module(f"{pages.__name__}.{module.name}")
@@ -97,7 +97,7 @@ async def test_what_a_role_does_not_allow_is_absent_and_refused(
                 query = f"?organization={ids['organization']}"
                 async with client.stream("GET", path + query) as page:
                     assert (page.status_code != 403) == allowed, name
-                    # A live tail does not end by itself.
+                    # The stream of a live tail never ends, so only HTML pages are read.
                     if page.headers["content-type"].startswith("text/html"):
                         await page.aread()
                         offered |= set(_FORM.findall(page.text))
@@ -117,7 +117,7 @@ async def test_what_a_role_does_not_allow_is_absent_and_refused(
 
 
 async def test_people_of_an_organization_see_nothing_of_another(site: ConsoleSite) -> None:
-    """A hostile person walks every address with the ids of another organization."""
+    """Opens every address as a person of one organization, with the ids of another organization."""
     own = site.judged.scripted.tenant
     other = await site.judged.scripted.gateway.make_tenant()
     await site.judged.draft()
@@ -149,7 +149,7 @@ async def test_people_of_an_organization_see_nothing_of_another(site: ConsoleSit
                 foreign = any(one in path for one in theirs.values() if one)
                 if foreign or "?" in address:
                     assert answer.status_code in (*_HTTP_REFUSED, 303), (method, address)
-                # An error may repeat what the person has sent.
+                # An error message may repeat values that the person has sent.
                 text = re.sub(r'<p class="notice bad".*?</p>', "", text, flags=re.DOTALL)
                 assert [leak for leak in leaks if leak in text] == [], (method, address)
         for method, path in filled_paths(ours):
@@ -169,7 +169,7 @@ def _route(path: str) -> tuple[str, str | None]:
 
 
 async def _mark(site: ConsoleSite, tenant: Tenant) -> list[str]:
-    """Gives the other organization names that appear nowhere else; the last is its policy's id."""
+    """Creates a project, a key and a policy with unique names. Returns the names, and last the policy's id."""
     services = site.services
     names = [f"mark-{uuid4().hex}" for _ in range(3)]
     await services.projects.project_create(tenant.organization_id, names[0])

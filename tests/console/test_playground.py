@@ -1,4 +1,5 @@
-"""From nothing to a call in one flow, and a call beside its hold and settlement."""
+"""Tests that an operator can create an organization and make its first call in the console, and that the
+playground shows the call's hold and settlement."""
 
 import re
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ from tollkeeper.domain.money import usd_from_picousd
 
 @pytest.fixture
 async def operator(site: ConsoleSite) -> AsyncIterator[httpx2.AsyncClient]:
-    """A console that knows where the gateway of this test listens."""
+    """Starts a console that knows the address of this test's gateway, and returns a signed-in client."""
     address = site.judged.scripted.gateway.client.base_url
     server = site.settings.server.model_copy(update={"host": address.host, "port": address.port})
     settings = site.settings.model_copy(update={"server": server})
@@ -62,7 +63,7 @@ async def test_from_nothing_to_a_call_with_its_hold_and_settlement(
     assert said is not None
     assert said[1].strip()
     assert "<b>you" not in answer.text
-    # The key of the call is revoked, and was audited as one of this session.
+    # The call's own key is revoked, and all changes are audited as changes by the console.
     keys = await site.services.project_keys.project_key_list(entry.project_id)
     assert {key.name: key.revoked_at is None for key in keys} == {
         "server": True,

@@ -1,4 +1,4 @@
-"""Policies in the console, page by page, without a browser."""
+"""Tests the console's pages about policies without a browser."""
 
 import json
 import re
@@ -35,7 +35,7 @@ async def operator(site: ConsoleSite) -> AsyncIterator[httpx2.AsyncClient]:
 
 
 def words(html: str) -> str:
-    """The text of a page."""
+    """Returns the text of a page without its tags."""
     return " ".join(unescape(_TAG.sub(" ", html)).split())
 
 
@@ -46,7 +46,7 @@ async def _page(operator: httpx2.AsyncClient, path: str) -> str:
 
 
 async def _form_fields(operator: httpx2.AsyncClient, path: str) -> dict[str, str]:
-    """The hidden fields that every form of a page has."""
+    """Returns the hidden fields that every form of a page has."""
     html = (await operator.get(path)).text
     return dict(re.findall(r'name="(form_token|once)" value="([^"]+)"', html))
 
@@ -64,7 +64,7 @@ async def test_the_costs_page_shows_what_the_judge_used(
 
 
 async def _calibrate(site: ConsoleSite, policy: Policy) -> None:
-    """Stores and activates a calibration that leaves scores as they are, fitted on twenty texts."""
+    """Stores and activates a calibration that does not change scores. Its report is about twenty texts."""
     labelled = [LabelledScore(float(number), number > 0) for number in range(-10, 10)]
     found = measure(labelled)
     unchanged = Calibration(Shape.LINE, ((1.0, 0.0),))
@@ -145,7 +145,8 @@ async def test_the_slider_has_what_the_labels_support(
     )
     assert data["value"] == "probability"
     assert len(data["guarantees"]) == 99
-    # At 51 %, none of eleven texts that should pass is denied: at most 23.8 % with 95 % confidence.
+    # At the threshold 51 %, none of the eleven harmless texts is denied. So with 95 % confidence,
+    # at most 23.8 % of all harmless texts are denied.
     assert data["guarantees"][50] == pytest.approx([0.2384, 0.2831], abs=2e-4)
 
 
@@ -160,7 +161,7 @@ async def test_drift_is_on_the_page_and_an_alert(
         await alerts.check()
         return [one.detail for one in await alerts.alert_list() if one.kind == "policy_drift"]
 
-    # Values from before the activation, or of its day, are not calibrated: they do not count.
+    # Values of the activation's day and of earlier days may be uncalibrated, so they do not count.
     await _record_values(site, policy, 3, 5000, 5000, 5000)
     await _calibrated_days_ago(site, policy, 3)
     assert "too few values" in await _page(operator, f"/policies/{policy.id}")
@@ -176,7 +177,7 @@ async def test_drift_is_on_the_page_and_an_alert(
         operator, f"/policies/{policy.id}"
     )
     assert any(policy.name in one for one in await raised())
-    # Without the calibration there is nothing to compare with.
+    # Without an active calibration, there is no drift.
     await site.services.calibrations.calibration_activate(policy.organization_id, policy.id, None)
     assert not any(policy.name in one for one in await raised())
 

@@ -1,4 +1,4 @@
-"""Replicas on the backends page and on the overview: as the console and as gateways see them."""
+"""Tests how the backends page and the overview show the replica reports of gateway processes."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,5 @@
-"""Who may see and change what: without a browser, so that a test can send what no browser would."""
+"""Tests who may see and change data in the console. They use no browser, to send requests that browsers
+do not send."""
 
 import os
 import re
@@ -28,7 +29,7 @@ _FORM_TOKEN = re.compile(r'name="form_token" value="([0-9a-f]+)"')
 
 @pytest.fixture
 async def address(site: ConsoleSite) -> AsyncIterator[str]:
-    """A console of its own: attempts to sign in are counted."""
+    """Starts a separate console for each test, because a console counts attempts to sign in."""
     async with serving_console(site.settings, site.services) as running:
         yield running
 
@@ -161,7 +162,7 @@ async def test_a_form_counts_once(operator: httpx2.AsyncClient, site: ConsoleSit
 
 @each("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""])
 async def test_other_names_are_refused(operator: httpx2.AsyncClient, host: str) -> None:
-    """A page elsewhere that lets its own name point here reads nothing."""
+    """Checks the protection against DNS rebinding: a site whose name resolves to the console reads nothing."""
     answer = await operator.get("/", headers={"Host": host})
     assert answer.status_code == 421
 
@@ -236,7 +237,7 @@ async def test_expired_sessions_are_deleted_and_a_person_has_few(site: ConsoleSi
     of_bob, of_ada = await begin(bob), [await begin(ada) for _ in range(33)]
     living = [await lives(one) for one in of_ada]
     assert (sum(living), living[-1]) == (32, True)
-    # Another role ends the sessions in which the person has the old one.
+    # A sign-in with another role ends the person's sessions with the old role.
     demoted = await begin(replace(ada, role=Role.VIEWER))
     assert [await lives(one) for one in (of_ada[-1], demoted, of_bob)] == [False, True, True]
     await stored.console_session_end_all(credential, "ada")
@@ -250,7 +251,7 @@ async def test_expired_sessions_are_deleted_and_a_person_has_few(site: ConsoleSi
 async def test_without_the_database_nobody_is_signed_in(
     site: ConsoleSite, operator: httpx2.AsyncClient
 ) -> None:
-    """It is not known then whether the session was ended."""
+    """Without the database, the console cannot know whether a session was ended."""
     cookie = {"Cookie": f"{COOKIE}={operator.cookies[COOKIE]}"}
     database = UnsteadyDatabase(site.services.database)
     database.away = True
@@ -275,7 +276,7 @@ async def test_a_session_expires_and_a_new_token_ends_all(site: ConsoleSite) -> 
         http_client(address) as client,
     ):
         await client.post("/sign-in", data={"token": TOKEN})
-        # As long as the operator does something, until the end of the session.
+        # A session that is used often enough lasts for SESSION_S.
         for late in range(0, SESSION_S, IDLE_S - 60):
             assert await status(client) == 200, late
         late = SESSION_S + 5
@@ -329,7 +330,7 @@ async def test_attempts_to_sign_in_are_bounded(site: ConsoleSite) -> None:
         assert statuses == [403] * 10 + [429] * 2
         refused = await client.post("/sign-in", data={"token": "wrong"})
         assert 0 < int(refused.headers["retry-after"]) <= 300
-        # Who has the right one does not wait for those who guess.
+        # An operator with the right token is not delayed by wrong guesses.
         assert (await client.post("/sign-in", data={"token": TOKEN})).status_code == 303
         late = 301
         assert (await client.post("/sign-in", data={"token": "wrong"})).status_code == 403

@@ -1,4 +1,4 @@
-"""The settings page shows values as an operator would write them."""
+"""Tests that the settings page shows values as an operator writes them, and not as Python does."""
 
 import re
 

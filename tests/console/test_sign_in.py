@@ -1,4 +1,4 @@
-"""Signing in and out in a browser: what a restart and wrong tokens do to an operator."""
+"""Tests signing in and out in a browser, with a restart of the console and with wrong tokens."""
 
 import pytest
 from playwright.async_api import BrowserContext, Cookie, expect
@@ -26,7 +26,7 @@ async def test_a_session_that_was_ended_stays_ended_after_a_restart(
         await context.clear_cookies()
         await sign_in(page, address)
         other = await _cookie(context)
-    # The same database and secret; whoever has copied the cookie comes back with it.
+    # The console restarts with the same database and secret. Both copied cookies are sent to it.
     async with serving_console(site.settings, site.services) as address:
         for cookie, pages in ((stolen, 0), (other, 1)):
             await context.clear_cookies()
@@ -40,7 +40,7 @@ async def test_a_session_that_was_ended_stays_ended_after_a_restart(
 async def test_wrong_tokens_do_not_lock_out_the_right_one(
     site: ConsoleSite, context: BrowserContext
 ) -> None:
-    """Somebody behind the same proxy guesses."""
+    """Sends wrong tokens from the operator's own address, as another client of the same proxy would."""
     watched = await watched_page(context)
     page = watched.page
     async with serving_console(site.settings, site.services) as address:

@@ -1,4 +1,4 @@
-"""Costs over organizations, months and hours, and budgets: the numbers of the ledger, to the last digit."""
+"""Tests that the pages about costs and budgets show the ledger's numbers to the last digit."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The statement in the console: the numbers of the ledger, as a page, on paper and as a file."""
+"""Tests that the console's statement has the ledger's numbers as a page, in print and as a CSV file."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ from tollkeeper.services.ledger.stripe_events import read_event
 
 
 async def _busy_month(site: ConsoleSite) -> str:
-    """Calls, one of them unsettled, a payment and a refund; returns the address of the statement."""
+    """Makes two calls (one stays unsettled), a payment and a refund. Returns the statement's path."""
     judged, organization = site.judged, site.judged.scripted.tenant.organization_id
     await judged.chat("Hello")
     judged.model.play(reset_before_headers())

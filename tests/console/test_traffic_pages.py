@@ -1,4 +1,5 @@
-"""Calls over time: which errors are whose, and the bars that an operator drags over."""
+"""Tests the pages about calls over time: client errors are not failures, and dragging over a bar selects
+its calls."""
 
 import re
 from collections.abc import Sequence
@@ -17,12 +18,12 @@ from tollkeeper.domain.traffic import STEP_S
 pytestmark = pytest.mark.slow
 
 _HOUR_S, _DAY_S = 3600, 86_400
-# Of ten calls, three are refused by us and two fail.
+# Of ten calls, three have client errors (4xx) and two fail (5xx).
 _STATUSES = (200, 200, 200, 200, 200, 400, 403, 429, 502, 503)
 
 
 async def _record_calls(site: ConsoleSite, at_s: int, statuses: Sequence[int]) -> list[UUID]:
-    """Write the records of calls that the scripted backend answered at a time of their own."""
+    """Write records of calls to the scripted backend that started at `at_s`, and return their ids."""
     tenant = site.judged.scripted.tenant
     key = (await site.services.project_keys.project_key_list(tenant.project_id))[0]
     books = Books(site.services, tenant.organization_id, tenant.project_id, KeyId(key.id))
@@ -51,7 +52,7 @@ async def _cells(table: Locator, row: str) -> dict[str, str]:
 
 async def test_client_errors_and_failures_are_apart(site: ConsoleSite, watched: Watched) -> None:
     page = watched.page
-    # An hour in which no other test makes calls.
+    # No other test records calls in this hour.
     start = (site.services.clock() - 9 * _DAY_S) // _HOUR_S * _HOUR_S
     await _record_calls(site, start + 60, _STATUSES)
     query = f"since={start}&until={start + _HOUR_S}"
@@ -108,10 +109,10 @@ async def _drag(page: Page, box: Locator) -> None:
 async def test_dragging_over_a_bar_keeps_its_calls(site: ConsoleSite, watched: Watched) -> None:
     page, tenant = watched.page, site.judged.scripted.tenant
     step = (site.services.clock() - 8 * _DAY_S) // _DAY_S * _DAY_S
-    # Bars are of five minutes in a view of an hour, and of an hour in a view of two days.
+    # A bar covers five minutes in a view of one hour, and one hour in a view of two days.
     for hours, width in ((1, STEP_S), (48, _HOUR_S)):
         step += 2 * _DAY_S
-        # The first second of a bar and the last one, and neighbours that are not in it.
+        # Two calls are in the first and the last second of a bar, and two just outside of it.
         bar = step + 2 * width
         inside = await _record_calls(site, bar, [200])
         inside += await _record_calls(site, bar + width - 1, [200])

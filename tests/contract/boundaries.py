@@ -1,6 +1,6 @@
-"""Values at the bounds of a JSON schema, and just beyond them.
+"""Generates values at the bounds of a JSON schema, and just beyond them.
 
-Whether a value is valid is not decided here: the OpenAPI document decides, and so does the server.
+This module does not decide which values are valid. The tests compare the OpenAPI document with the server.
 """
 
 import copy
@@ -12,10 +12,10 @@ Schema = dict[str, Any]
 
 # One value of every JSON type. 1.5 stands for numbers that are not integers.
 _EVERY_TYPE: tuple[Any, ...] = (None, True, False, 0, 7, 1.5, "", "text", [], [7], {}, {"x": 1})
-# Characters that HTTP carries inside of a header's value, at the ends of their ranges.
+# Characters that HTTP allows in the value of a header, from the ends of their ranges.
 _HEADER_CHARACTERS = ("!", "~", ",", "a", "\x80", "\xa0", "\xff")
 _HEADER_INNER_CHARACTERS = (*_HEADER_CHARACTERS, " ", "\t")
-_DEPTH_MAX = 3
+_DEPTH_MAX = 3  # Properties and items inside of a value with a longer path get no values.
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class Candidate:
 
     @property
     def param(self) -> str:
-        """The path as errors name it."""
+        """Returns the path in the notation of error messages."""
         parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.path]
         return "".join(parts).lstrip(".")
 
     def within(self, body: dict[str, Any]) -> dict[str, Any]:
-        """A copy of the body with the value at its path. Objects and arrays on the way appear."""
+        """Returns a copy of the body with the value at its path. Creates missing objects and arrays."""
         changed = copy.deepcopy(body)
         at: Any = changed
         for part, following in zip(self.path, self.path[1:], strict=False):
@@ -51,7 +51,7 @@ class Candidate:
 
 
 def body_candidates(schema: Schema, schemas: dict[str, Schema]) -> Iterator[Candidate]:
-    """Values for every property of an object, and of the objects inside of it."""
+    """Yields values for every property of an object, and of the objects inside of it."""
     yield from _of_properties(_resolved(schema, schemas), schemas, ())
 
 
@@ -79,7 +79,7 @@ def _of_value(
 
 
 def boundary_values(schema: Schema) -> Iterator[Any]:
-    """The least and the greatest value, and their neighbours beyond; every value of an enum."""
+    """Yields every value of an enum, and values at and next to each bound."""
     yield from schema.get("enum", ())
     if "const" in schema:
         yield schema["const"]
@@ -89,7 +89,7 @@ def boundary_values(schema: Schema) -> Iterator[Any]:
     for bound in ("minLength", "maxLength"):
         for length in _around(schema.get(bound)):
             yield "a" * length
-            # Rules of policies end with a question mark.
+            # The rule of a policy must end with a question mark.
             yield "a" * (length - 1) + "?"
     for bound in ("minItems", "maxItems"):
         for length in _around(schema.get(bound)):
@@ -100,7 +100,7 @@ def boundary_values(schema: Schema) -> Iterator[Any]:
 
 
 def header_values(schema: Schema) -> Iterator[str]:
-    """Texts of every bound, and each character alone, at either end and in the middle."""
+    """Yields texts with lengths at each bound, and each character alone, at both ends and in the middle."""
     for bound in ("minLength", "maxLength"):
         for length in _around(schema.get(bound)):
             yield "a" * length

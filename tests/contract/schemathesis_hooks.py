@@ -1,7 +1,7 @@
-"""Where this service is stricter than JSON Schema can say: `1.0` is not an integer here.
+"""Converts whole floats in generated bodies to integers, because the gateway does not accept `1.0` as one.
 
-Schemathesis spells integers as whole floats now and then, because a schema cannot forbid it. That
-the service refuses them is tested by hand; here they are spelled as integers.
+Schemathesis sometimes writes integers as whole floats, which a JSON schema cannot forbid. Other tests
+check that the gateway refuses them.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
-"""The OpenAPI document says what the server does: its own boundary values, sent to the server.
+"""Tests that the server and the OpenAPI document agree about the boundary values of the document's schemas.
 
-A value that the document forbids is a 400 with its place as `param`. A value that it allows is never
-a 400 with that place; a model may still lack the option, and an id may not exist.
+The server must answer a forbidden value with 400. It must not answer an allowed value with a 400 whose
+`param` is the value's place. Other errors are possible: a model may lack the option, or an id may not exist.
 """
 
 import json
@@ -42,7 +42,7 @@ class Base:
     body: dict[str, Any] | None = None
     query: dict[str, str] = field(default_factory=dict)
     path: dict[str, str] = field(default_factory=dict)
-    # Fields that another one needs beside it; no schema says so.
+    # For a field: other fields that must be sent with it, although no schema says so.
     companions: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -81,7 +81,7 @@ OPAQUE = {("cost_report", "page")}
 
 @pytest.fixture(scope="module")
 async def scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    """A model whose own bounds are never in the way."""
+    """Starts a gateway whose model does not limit the values that the document allows."""
     model = {"max_output_length": 999_990, "context_length": 2_000_000}
     async with answering_gateway(data_dir, conninfo, model=model) as running:
         yield running
@@ -92,7 +92,7 @@ def test_every_operation_has_a_base() -> None:
 
 
 def _differs(answer: httpx2.Response, param: str, *, allowed: bool) -> bool:
-    """Whether the server disagrees with the document about a value at this place."""
+    """Returns whether the server disagrees with the document about a value at this place."""
     assert answer.status_code < 500 or answer.status_code in (501, 503), answer.text
     refused = answer.status_code == 400
     if not allowed:
@@ -167,7 +167,7 @@ async def test_bodies(scripted: ScriptedGateway, operation: str) -> None:
         allowed = validator.is_valid(body)
         allowed_count += allowed
         if "policy_id" in base.path:
-            # The edit before may have changed the revision.
+            # Each request gets a new policy, because an edit changes the revision.
             policy = await scripted.gateway.make_policy(scripted.tenant)
             path = {"policy_id": policy["id"]}
         answer = await sender.send(body=body, path=path)

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what is committed is what the code generates, and it is a valid document."""
+"""Tests that the committed OpenAPI document is the generated one, and that it is valid and complete."""
 
 import json
 from pathlib import Path
@@ -56,8 +56,8 @@ def test_every_error_body_is_the_envelope() -> None:
                 assert "X-Request-ID" in body["headers"]
 
 
-# Which errors an endpoint shows. For others than chat the interface gives their number only: ten for
-# organization routes, fourteen for responses. These are the ones that chat shows and that can occur.
+# The errors that the document must describe. For endpoints other than chat, the interface gives
+# only their number. For organization routes it is ten: chat's errors that can occur there.
 _CHAT = {400, 401, 402, 403, 404, 409, 413, 415, 422, 429, 500, 501, 502, 503, 504}
 _ORGANIZATION = {400, 401, 403, 404, 409, 413, 415, 429, 500, 503}
 _AREAS = [

@@ -1,7 +1,7 @@
-"""Schemathesis against the running gateway with a fixed seed: it must find nothing.
+"""Tests that Schemathesis with a fixed seed finds no fault in a running gateway.
 
-It runs as the program that its users run, against a gateway in a thread of this process, so that
-its own event loop and ours stay apart.
+Schemathesis runs as a separate program. The gateway runs in a thread of this process with its own
+event loop.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _HERE = str(Path(__file__).parent)
 
 @dataclass(frozen=True)
 class _Subject:
-    """A gateway with something in it to be found."""
+    """A gateway with a tenant, a policy, and a project that Schemathesis may archive."""
 
     gateway: Gateway
     tenant: Tenant
@@ -65,7 +65,7 @@ def _gateway_in_thread(settings: Settings, conninfo: str) -> Iterator[_Subject]:
 
 
 def _config(subject: _Subject, examples: int) -> str:
-    """Which credential goes with which scheme, and ids that exist."""
+    """Returns Schemathesis settings with a credential for each security scheme, and ids that exist."""
     tenant = subject.tenant
     return f"""
 seed = {_SEED}

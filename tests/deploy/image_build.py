@@ -1,7 +1,7 @@
 """Builds the image of deploy/Dockerfile without a container engine or a registry.
 
-buildah runs the steps in a chroot. The image that the Dockerfile begins with is replaced by a Debian
-of the same release with Debian's Python, which debootstrap makes: another build of the same Python.
+buildah runs the steps in a chroot. In place of the Dockerfile's base image, debootstrap creates a Debian
+of the same release, with Debian's own build of Python.
 """
 
 import json
@@ -23,12 +23,12 @@ _WITHIN_S = 1200
 
 
 class CannotBuild(Exception):
-    """Why there can be no image on this machine."""
+    """Raised if this machine cannot build the image. Its text is the reason."""
 
 
 @dataclass(frozen=True)
 class Image:
-    """The built image, and a container of it."""
+    """The built image, and a container that was created from it."""
 
     options: tuple[str, ...]
     container: str
@@ -37,7 +37,7 @@ class Image:
     def line(
         self, *command: str, volumes: dict[Path, str], environment: dict[str, str]
     ) -> list[str]:
-        """Runs a command in the container, as the image's own user and in the host's network."""
+        """Returns the line that runs a command in the container, as the image's user in the host's network."""
         mounts = [f"--volume={source}:{target}:ro" for source, target in volumes.items()]
         variables = [f"--env={name}={value}" for name, value in environment.items()]
         options = ("--isolation=chroot", *mounts, *variables)
@@ -45,7 +45,7 @@ class Image:
 
 
 def require_tools() -> None:
-    """Raises CannotBuild where a program or a right is missing."""
+    """Raises CannotBuild if a program is missing or the process does not run as root."""
     missing = [name for name in ("buildah", "debootstrap") if shutil.which(name) is None]
     if missing:
         raise CannotBuild(f"not installed: {', '.join(missing)}")
@@ -85,11 +85,11 @@ def _make_base(folder: Path, options: tuple[str, ...]) -> None:
     if made.returncode != 0:
         last_line = made.stdout.strip().rpartition("\n")[2]
         raise CannotBuild(f"debootstrap: {last_line}")
-    # Whatever stands between this machine and the package index, the build trusts as well.
+    # The build trusts the same certificates as this machine, for example that of a proxy.
     trusted = os.environ.get("SSL_CERT_FILE") or ssl.get_default_verify_paths().cafile
     if trusted:
         shutil.copyfile(trusted, files / _CERTIFICATES)
-    # As in the image that is replaced: `python` is there, and pip may install for everybody.
+    # As in the replaced image, `python` exists, and pip may install packages for all users.
     (files / "usr" / "local" / "bin" / "python").symlink_to("/usr/bin/python3")
     for marker in files.glob("usr/lib/python3*/EXTERNALLY-MANAGED"):
         marker.unlink()
@@ -101,8 +101,8 @@ def _make_base(folder: Path, options: tuple[str, ...]) -> None:
 
 
 def _base_name() -> str:
-    """The image that the Dockerfile begins with. Its digest is that of another image than the one made
-    here."""
+    """Returns the name of the Dockerfile's base image, without its digest: the image created here has
+    another digest."""
     (name,) = re.findall(r"^PYTHON_IMAGE=([^@\n]+)", _IMAGES.read_text(), re.MULTILINE)
     return str(name)
 

@@ -1,4 +1,4 @@
-"""The deployment files before the programs that read such files, or that check them."""
+"""Tests that the programs that read or check deployment files accept ours."""
 
 import re
 import shutil
@@ -15,7 +15,7 @@ _DEPLOY = Path(__file__).parents[2] / "deploy"
 _UNITS = sorted((_DEPLOY / "systemd").glob("*.service"))
 _LOCKS = Path(__file__).with_name("locks")
 _WITHIN_S = 120
-# systemd's own measure, from 0.0 (closed) to 10.0; times ten.
+# Ten times the highest allowed exposure level, which systemd gives from 0.0 (closed) to 10.0.
 _EXPOSURE_MAX = 20
 _has_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"
@@ -24,7 +24,7 @@ _has_systemd = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def checkers() -> Path:
-    """The folder of the checkers that are Python packages."""
+    """Returns the folder of the checkers that are Python packages."""
     return python_environment("checkers", _LOCKS).parent
 
 

@@ -1,4 +1,4 @@
-"""The dashboard and the alert rules name metrics and labels that exist."""
+"""Tests that the dashboard and the alert rules name only metrics and labels that exist."""
 
 import json
 import os
@@ -22,7 +22,7 @@ _RULES = _DEPLOY / "prometheus" / "alerts.yml"
 _DASHBOARD = _DEPLOY / "grafana" / "tollkeeper.json"
 _OUR_METRIC = re.compile(r"\btollkeeper_\w+")
 _LABELS = re.compile(r"\bby \(([^)]*)\)|\{\s*(\w+)\s*(?:=~|!=|=)")
-# What Prometheus adds.
+# Labels that Prometheus and its client library add.
 _ADDED_LABELS = {"le", "instance", "job"}
 _SUFFIXES = {
     "counter": ("_total",),
@@ -32,8 +32,8 @@ _SUFFIXES = {
 
 
 def _shown_metrics() -> dict[str, set[str]]:
-    """Each name that /metrics shows, with its labels."""
-    # With the application and the operator listener every metric is defined.
+    """Returns each name that /metrics shows, with its labels."""
+    # The imports of the application and the operator listener define every metric.
     assert build_app.__module__ == "tollkeeper.bootstrap.app"
     assert operator_listener.__name__ == "tollkeeper.hosting.operator_listener"
     found: dict[str, set[str]] = {}
@@ -56,7 +56,7 @@ def _expressions(node: Any) -> Iterator[str]:
 
 
 def _rules() -> list[str]:
-    """The rules are YAML; what stands between `expr:` and `for:` or `labels:` is an expression."""
+    """Returns the expressions of the alert rules: the texts between `expr:` and `for:` or `labels:`."""
     return re.findall(r"expr: (?:\|\n)?(.*?)\n\s+(?:for|labels):", _RULES.read_text(), re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""The role and the database of docs/guides/deploy.md are all that the gateway needs."""
+"""Tests that the role and the database of docs/guides/deploy.md are sufficient for the gateway."""
 
 import re
 import shlex
@@ -21,7 +21,7 @@ def test_the_role_that_owns_the_database_is_enough() -> None:
         server.start()
         try:
             for line in re.findall(r"^create\w+ .*$", _GUIDE.read_text(), re.MULTILINE):
-                # The password is asked for at a terminal; this server trusts everybody.
+                # --pwprompt needs a terminal, and this server asks for no passwords.
                 program, *arguments = shlex.split(line.replace(" --pwprompt", ""))
                 place = ("-h", "127.0.0.1", "-p", str(server.port), "-U", "postgres")
                 server.run(program, *place, *arguments)

@@ -1,4 +1,4 @@
-"""The deployment files fit the program: its settings, commands, ports, paths and deadlines."""
+"""Tests that the deployment files fit the program's settings, commands, ports, paths and deadlines."""
 
 import hashlib
 import json
@@ -39,7 +39,8 @@ _MANIFESTS = [
     for path in sorted((_DEPLOY / "kubernetes").glob("*.yaml"))
     for document in yaml.safe_load_all(path.read_text())
 ]
-# What a worker and its supervisor take at most after the grace period (hosting/shutdown.py).
+# The longest time that a worker and its supervisor need after the grace period
+# (hosting/shutdown.py).
 _AFTER_GRACE_S = 35
 _DEFAULTS = Settings()
 _CONSOLE = "tollkeeper-console"
@@ -95,7 +96,7 @@ def _settings_files() -> dict[str, str]:
     }
 
 
-# Fits a password and a digest.
+# This value is valid as a password and as a digest.
 _FILLED_IN = "0" * 64
 
 
@@ -129,7 +130,7 @@ def test_the_settings_load_with_that_environment(
     assert not settings.embedded.enabled
     assert build_catalog(settings).find(settings.models[0].id) is not None
     if place.endswith("console"):
-        # It may listen there, because a proxy with TLS is in front.
+        # The console may listen on all addresses, because a proxy with TLS is in front of it.
         assert settings.console.host == "0.0.0.0"
         require_safe_address(settings)
 
@@ -202,14 +203,14 @@ def test_probes_ask_the_operator_listener() -> None:
 
 
 def _stop_delay_s() -> int:
-    """The same everywhere."""
+    """Returns the stop delay, and checks that all settings files have the same."""
     files = _settings_files().values()
     (found,) = {tomllib.loads(text)["server"]["stop_delay_s"] for text in files}
     return int(found)
 
 
 def test_balancers_stop_sending_before_connections_are_refused() -> None:
-    """The two intervals of a probe, and its timeout; connections that are kept without use."""
+    """Checks that probes fail, and that proxies close idle connections, within the stop delay."""
     probe = _container("Deployment")["readinessProbe"]
     assert probe["periodSeconds"] < _stop_delay_s()
     (interval_s,), (timeout_s,) = (
@@ -237,7 +238,7 @@ def test_nothing_is_killed_before_it_has_settled_its_calls() -> None:
 
 
 def test_the_console_is_called_by_its_own_name() -> None:
-    """A proxy in front of it is trusted, and nobody else can set the address of a client."""
+    """Checks the console's host name, and that only the proxy in front of it can set a client's address."""
     name = "console.example.com"
     compose = _ENVIRONMENTS["compose console"]
     assert json.loads(compose["TOLLKEEPER_CONSOLE__ALLOWED_HOSTS"]) == [name]
@@ -255,7 +256,7 @@ def test_the_console_is_called_by_its_own_name() -> None:
         assert f"proxy_set_header {header}" in nginx
     assert "deny all;" in nginx
     assert "respond 403" in caddy
-    # Anyone may reach this path: the console verifies the signature.
+    # The proxies let any client reach this path, because the console verifies the signature.
     (webhook,) = [route.path for route in CONSOLE_ROUTES if route.path.startswith("/webhooks/")]
     (public,) = re.findall(r"location = (\S+) \{", nginx)
     assert public == webhook
@@ -364,7 +365,7 @@ def _images() -> dict[str, str]:
 
 
 def test_images_are_named_in_one_place() -> None:
-    """With registry and version. Nothing starts without a digest: an empty variable is refused."""
+    """Checks that each image has a registry and a version, and that an empty digest is refused."""
     values = _images()
     images = {name.removesuffix("_IMAGE") for name in values if name.endswith("_IMAGE")}
     assert set(values) == {f"{name}_{part}" for name in images for part in ("IMAGE", "DIGEST")}
@@ -380,7 +381,7 @@ def test_images_are_named_in_one_place() -> None:
     assert None not in pinned
 
 
-# What a registry would say.
+# A replacement for docker, which prints the SHA-256 of an image's name as its digest.
 _DOCKER = """#!/bin/sh
 [ "$1 $2 $3" = "buildx imagetools inspect" ] || exit 2
 echo "sha256:$(printf %s "$4" | sha256sum | cut -d' ' -f1)"
@@ -403,7 +404,7 @@ def test_images_are_pinned_by_their_digests(tmp_path: Path) -> None:
     tagged = re.sub(r"=sha256:\w+$", "=", file.read_text(), flags=re.MULTILINE)
     file.write_text(tagged)
     assert pin("--check").returncode == 1
-    for _ in range(2):  # A second time it asks by tag again.
+    for _ in range(2):  # The second run also asks by tag, and not by digest.
         assert pin().returncode == 0
         pinned = file.read_text()
         for name, image in re.findall(r"^([A-Z]+)_IMAGE=(\S+)$", tagged, re.MULTILINE):
@@ -428,7 +429,7 @@ def test_proxies_pass_streams_on_as_they_come() -> None:
 
 
 def test_a_pod_has_the_memory_that_its_limits_allow() -> None:
-    """As docs/running.md adds it up."""
+    """Computes the needed memory as docs/running.md does."""
     limits, server = _DEFAULTS.limits, _DEFAULTS.server
     assert server.workers == 1
     allowed = _container("Deployment")["resources"]["limits"]["memory"]
@@ -456,7 +457,7 @@ def test_the_lock_of_the_image_is_a_part_of_the_lock() -> None:
 
 
 def test_the_image_is_compiled() -> None:
-    """Its user may not write there, so that what is not compiled is compiled at every start."""
+    """The image's user cannot store compiled files, so Python would compile modules at every start."""
     installs = re.findall(r"uv pip install [^\n]*", _DOCKERFILE)
     assert len(installs) == 2
     assert all("--compile-bytecode" in install for install in installs)
@@ -469,5 +470,5 @@ def test_the_context_has_what_the_image_is_made_of() -> None:
     assert {name for name in kept if not (_ROOT / name).exists()} == set()
     named = set(re.findall(r"(?<=[ /])[\w-]*(?:deploy/)?requirements[\w-]*\.lock", _DOCKERFILE))
     assert {"deploy/requirements.lock", "requirements.lock", "requirements-uv.lock"} <= named & kept
-    # What the build of the package reads.
+    # The build of the package reads these files.
     assert {"src", "pyproject.toml", "README.md"} <= kept

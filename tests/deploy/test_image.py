@@ -1,4 +1,4 @@
-"""The image of deploy/Dockerfile, built and run: its user, its files, its health check, and a call."""
+"""Tests the built image of deploy/Dockerfile: its user, its files, its health check, and a call."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ pricing = {{ prompt = "0.0000002", completion = "0.0000008" }}
 
 
 class Container:
-    """Commands in the image, with settings and a database."""
+    """Runs commands in the image, with a settings file and environment variables."""
 
     def __init__(self, image: Image, config: Path, environment: dict[str, str]) -> None:
         self._image = image
@@ -83,7 +83,7 @@ class Container:
 
 
 def _supervisor(pid: int) -> psutil.Process:
-    """The program itself, below the processes of buildah. The parents come before their children."""
+    """Returns the program's first process below those of buildah. Parents come before their children."""
     below = psutil.Process(pid).children(recursive=True)
     return next(found for found in below if found.cmdline()[0].startswith("/opt/tollkeeper/"))
 
@@ -107,7 +107,7 @@ def _free_port() -> int:
 
 @asynccontextmanager
 async def _over_tcp(conninfo: str) -> AsyncIterator[str]:
-    """The database of the tests, which listens on a socket that the image's user may not open."""
+    """Makes the tests' database available over TCP, because the image's user may not open its socket."""
     parts = conninfo_to_dict(conninfo)
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -137,7 +137,7 @@ def image(only_long: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     except CannotBuild as exc:
         pytest.skip(f"the image cannot be built here: {exc}")
     finally:
-        # Layers are whole copies: more than what temporary folders of tests may keep.
+        # Each layer is a whole copy of the files. This is too much for tests' temporary folders.
         shutil.rmtree(folder)
 
 
@@ -177,7 +177,7 @@ async def test_the_image_serves_a_call(
 
 
 def _health_check(image: Image, operator: int) -> list[str]:
-    """The image's own check, on the port of this test."""
+    """Returns the command of the image's health check, with the port of this test."""
     kind, *command = image.config["Healthcheck"]["Test"]
     assert kind == "CMD"
     return [argument.replace(":8081", f":{operator}") for argument in command]
@@ -188,15 +188,15 @@ async def test_its_user_owns_nothing_of_the_program(image: Image, tmp_path: Path
     config.touch()
     container = Container(image, config, {})
     assert (await container.run("id", "-u")).strip() == "10001" == image.config["User"]
-    # Folders that it may not even read are none of its own.
+    # `find` fails at folders that the user may not read. The user does not own these either.
     search = "find /opt /usr /etc -writable -not -type l 2>/dev/null || true"
     assert await container.run("sh", "-c", search) == ""
-    # Its data folder is its own.
+    # The user may write to its data folder.
     await container.run("sh", "-c", "test -w . && test -w /var/lib/tollkeeper")
 
 
 async def test_nothing_is_compiled_at_each_start(image: Image, tmp_path: Path) -> None:
-    """A container's files cannot be written, so what is not compiled in the image never is."""
+    """The image's user cannot store compiled files, so the image must contain them."""
     config = tmp_path / "empty.toml"
     config.touch()
     container = Container(image, config, {})

@@ -1,4 +1,4 @@
-"""The wheel, built from the source distribution, starts in an environment that has only its lock."""
+"""Tests that the wheel, built from the source distribution, starts with only its locked dependencies."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def _run(*line: str | Path, folder: Path, **environment: str) -> str:
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the wheel and the source distribution that it was built from."""
+    """Builds the source distribution and, from it, the wheel. Returns their folder."""
     folder = tmp_path_factory.mktemp("packages")
     interpreter = ("--python", sys.executable, "--no-build-isolation", "--offline")
     _run(_UV, "build", "--quiet", *interpreter, "--out-dir", folder, _ROOT, folder=folder)
@@ -43,7 +43,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the wheel is installed in. Its interpreter knows nothing of the checkout."""
+    """Installs the wheel for an interpreter that does not see the checkout. Returns the wheel's folder."""
     python = python_environment("requirements", _ROOT / "deploy")
     folder = tmp_path_factory.mktemp("installed")
     (wheel,) = packages.glob("*.whl")
@@ -70,7 +70,7 @@ def test_the_program_starts(installed: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_no_code_is_in_the_wheel(installed: Path, tmp_path: Path) -> None:
-    """The settings' defaults, migrations and the console's pages."""
+    """Checks that the wheel contains the default settings, the migrations and the console's pages."""
     _program(installed, "init", folder=tmp_path)
     default = _ROOT / "src" / "tollkeeper" / "settings" / "default.toml"
     assert (tmp_path / "tollkeeper.toml").read_text() == default.read_text()

@@ -1,4 +1,4 @@
-"""nginx and Caddy with our files, in front of real gateways: streams arrive piece by piece, a call is
+"""Tests nginx and Caddy with our files in front of real gateways: streams arrive piece by piece, a call is
 sent to one gateway only, and a rolling restart fails no call."""
 
 import asyncio
@@ -39,9 +39,8 @@ _DEPLOY = Path(__file__).parents[2] / "deploy"
 _EACH = pytest.mark.parametrize("kind", ["nginx", "caddy"])
 _CALLERS = 16
 _ROUNDS = 3
-# As in deploy/tollkeeper.toml.
-_STOP_DELAY_S = "8"
-_SETTLE_S = 5
+_STOP_DELAY_S = "8"  # The value of deploy/tollkeeper.toml.
+_SETTLE_S = 5  # The pause between two restarts.
 _PATIENCE_S = 20
 _WITHIN_S = 60
 
@@ -54,7 +53,7 @@ def _free_port() -> int:
 
 @dataclass(frozen=True)
 class Place:
-    """Two addresses of this machine, at which gateways listen at the same ports."""
+    """Two addresses of this machine. The gateways at both addresses listen on the same ports."""
 
     public: int = field(default_factory=_free_port)
     operator: int = field(default_factory=_free_port)
@@ -67,7 +66,7 @@ class Place:
 
 
 class Proxy:
-    """A proxy with our file, in which only addresses and certificates are others."""
+    """A proxy with our file, in which the tests replace addresses, certificates and local paths."""
 
     def __init__(self, folder: Path, place: Place) -> None:
         _, self.certificate = make_certificate(folder)
@@ -76,7 +75,7 @@ class Proxy:
         self.place = place
 
     def nginx(self) -> tuple[DebianProgram, list[str], list[str]]:
-        """The program, how it checks its file, and how it runs."""
+        """Returns the program, its arguments to check its file, and its arguments to run."""
         text = (_DEPLOY / "nginx" / "nginx.conf").read_text()
         text = self.place.in_file(text)
         text = text.replace("listen 443 ", f"listen 127.0.0.1:{self.port} ")
@@ -163,7 +162,7 @@ async def _is_ready() -> Readiness:
 
 @pytest.fixture
 def place(scripted: ScriptedGateway) -> Place:
-    """The scripted gateway has the first address."""
+    """Returns a place with the public port of the scripted gateway, which has the first address."""
     return Place(public=int(scripted.gateway.base_url.rpartition(":")[2]))
 
 
@@ -179,11 +178,11 @@ async def _ready(host: str, place: Place, settings: Settings) -> AsyncIterator[N
 async def test_a_piece_arrives_when_it_is_made(
     kind: str, scripted: ScriptedGateway, place: Place, settings: Settings, tmp_path: Path
 ) -> None:
-    """Though the other gateway is down."""
+    """Checks this while the other gateway is down."""
     answer = PausedAnswer()
     proxy = Proxy(tmp_path, place)
     async with _ready(place.hosts[0], place, settings), proxy.running(kind) as client:
-        # Caddy has asked both by then.
+        # By then, Caddy has checked the health of both gateways.
         await asyncio.sleep(0.3)
         for _ in range(4):
             plain = await _call(client, scripted)
@@ -200,7 +199,7 @@ async def test_a_piece_arrives_when_it_is_made(
         ):
             assert response.status_code == 200
             lines = response.aiter_lines()
-            # The answer cannot end yet: whoever buffers it would never pass this on.
+            # The answer cannot end yet. A proxy that buffers answers would not send this piece.
             async for line in lines:
                 if '"1 "' in line:
                     break
@@ -215,7 +214,7 @@ async def test_a_piece_arrives_when_it_is_made(
 async def test_a_call_that_was_sent_is_not_sent_again(
     kind: str, scripted: ScriptedGateway, place: Place, settings: Settings, tmp_path: Path
 ) -> None:
-    """The other server takes each request and breaks the connection: it may have been charged."""
+    """The second server aborts the connection of each request, which may already have been charged."""
     taken = 0
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -240,7 +239,7 @@ async def _call(client: httpx2.AsyncClient, scripted: ScriptedGateway) -> httpx2
 
 
 class Callers:
-    """Clients of the proxy that never repeat a call, and note whatever is not an answer."""
+    """Clients of the proxy that never repeat a call, and record each failure."""
 
     def __init__(self, client: httpx2.AsyncClient, scripted: ScriptedGateway) -> None:
         self._client = client
@@ -276,7 +275,7 @@ async def _think(peer: Peer) -> None:
 
 
 class Site:
-    """Two gateways as the deployment files run them, at the two addresses."""
+    """Two gateways at the two addresses, which run as in the deployment files."""
 
     def __init__(self, program: Program, place: Place) -> None:
         self._program = program
@@ -298,7 +297,7 @@ class Site:
                 await asyncio.sleep(0.1)
 
     async def stop(self, host: str) -> None:
-        """As systemd does it. It says that it stops before it refuses anybody."""
+        """Stops a gateway as systemd does. Checks that it reports its stop before it refuses requests."""
         served, stack = self._running.pop(host)
         served.process.send_signal(signal.SIGTERM)
         await asyncio.sleep(1)
@@ -345,7 +344,7 @@ async def test_a_rolling_restart_fails_no_call(
             for host in place.hosts:
                 await site.stop(host)
                 await site.start(host)
-                # As docs/guides/deploy.md says: until balancers have seen that it is ready.
+                # As docs/guides/deploy.md says, wait until balancers see that it is ready.
                 await asyncio.sleep(_SETTLE_S)
         callers.stop()
         await calling

@@ -1,4 +1,4 @@
-"""Every alert has a section of the runbook, and every rule links to its own."""
+"""Tests that every alert has a section in the runbook, and that every rule links to its section."""
 
 import re
 from pathlib import Path
@@ -27,7 +27,7 @@ _RULES = {
 
 
 def test_a_share_is_alerted_only_with_traffic() -> None:
-    """One failure of two requests is no outage."""
+    """One failure among two requests is no outage, so it must not raise an alert."""
     shares = [rule for rule in _RULES.values() if "\n  / sum" in rule["expr"]]
     assert {rule["alert"] for rule in shares} == {"TollkeeperErrors", "TollkeeperMissingVerdicts"}
     for rule in shares:
@@ -49,7 +49,7 @@ def test_a_section_has_three_checks_commands_and_a_fix(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(_RULES))
 def test_a_rule_links_to_its_section(name: str) -> None:
     page, _, anchor = _RULES[name]["annotations"]["runbook_url"].partition("#")
-    # As `make docs` builds it.
+    # The address of the page that `make docs` builds.
     assert page == "https://docs.example.com/docs/runbook.html"
     assert anchor in anchors_of(_RUNBOOK)
     assert anchor == slug(_SECTIONS[name].split("\n")[0])
