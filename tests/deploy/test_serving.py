@@ -1,4 +1,4 @@
-"""The gateway with the settings and the environment of the deployment files, and their probes."""
+"""Tests the gateway and the console with the settings, environment and probes of the deployment files."""
 
 import json
 import re
@@ -21,7 +21,7 @@ _WITHIN_S = 60
 
 @pytest.fixture
 def deployed(shared_conninfo: str, tmp_path: Path, compiled: dict[str, str]) -> Program:
-    """The program as a container runs it, with free ports."""
+    """Returns the program with a container's settings and environment, but with free ports."""
     parts = conninfo_to_dict(shared_conninfo)
     host, user = quote(str(parts["host"]), safe=""), quote(str(parts["user"]))
     environment = {
@@ -38,7 +38,7 @@ def deployed(shared_conninfo: str, tmp_path: Path, compiled: dict[str, str]) -> 
 
 
 def _health_check(operator: str) -> list[str]:
-    """The command of the image, which asks the default port."""
+    """Returns the image's health check, with the operator listener's address in place of the default."""
     dockerfile = (_DEPLOY / "Dockerfile").read_text()
     (command,) = re.findall(r"^HEALTHCHECK .*\\\n +CMD (.*)$", dockerfile, re.MULTILINE)
     program, *arguments = json.loads(command.replace("http://127.0.0.1:8081", operator))
@@ -53,7 +53,7 @@ def test_it_serves_and_its_probes_answer(deployed: Program) -> None:
         check = _health_check(running.operator)
         subprocess.run(check, check=True, capture_output=True, timeout=_WITHIN_S)
         assert httpx2.get(f"{running.operator}/healthz").status_code == 200
-        # Whether the provider can be reached from here is another question.
+        # Only the database is checked, because the provider may be unreachable from here.
         assert httpx2.get(f"{running.operator}/readyz").json()["database"] == "ok"
         refused = running.model(quote("openai/gpt-4.1-mini", safe=""), "tkp_nobody")
         assert refused.status_code == 401

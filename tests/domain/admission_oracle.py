@@ -1,6 +1,6 @@
-"""What a decision must be, computed naively: one request after the other, from plain sums.
+"""Computes the expected decisions naively: one request after the other, from plain sums.
 
-It shares no step with `domain.admission.decide`, so that a mistake would have to be made twice.
+This module shares no step with `domain.admission.decide`, so that both are unlikely to have the same mistake.
 """
 
 from collections.abc import Sequence
@@ -83,7 +83,7 @@ def _refused_by_name(
     if project.archived:
         return Refusal.PROJECT_ARCHIVED
     lists = (project.models, state.key_models.get(request.key_id, ()))
-    # The strategies draw no entries with `*`.
+    # Equality is enough, because the strategies generate no entries with `*`.
     if any(entries and request.model not in entries for entries in lists):
         return Refusal.MODEL_NOT_ALLOWED
     return None
@@ -135,7 +135,7 @@ def _date(day: int) -> date:
 
 
 def number_of(period: str, day: date) -> int:
-    """The number of a period, by the calendar of the standard library."""
+    """Returns the number of the period with this day, computed with the standard library's calendar."""
     if period == "day":
         return (day - date(1970, 1, 1)).days
     if period == "week":
@@ -157,6 +157,6 @@ def _over(cap: Cap | None, spend: Spend, more: int, month: int) -> bool:
 
 
 def rate_level(project: ProjectState, now_us: int) -> int:
-    """One request a minute gains one unit a microsecond."""
+    """Returns the units in the token bucket, which gains `requests_per_minute` units each microsecond."""
     gained = max(0, now_us - project.rate_at_us) * project.requests_per_minute
     return min(project.requests_per_minute * RATE_UNITS_PER_REQUEST, project.rate_units + gained)

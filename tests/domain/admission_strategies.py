@@ -1,4 +1,4 @@
-"""Accounts and requests, drawn by Hypothesis or from a seed: small, so that limits are often met."""
+"""Generates accounts and requests, with Hypothesis or from a seed. They are small, to reach limits often."""
 
 import random
 from typing import Any
@@ -33,9 +33,9 @@ KEYS = tuple(KeyId(UUID(int=number)) for number in range(11, 16))
 MODELS = ("a", "b", "c")
 STATUSES = dict(zip(KEYS, (*KeyStatus, None), strict=True))
 
-# Small amounts often meet a limit; huge ones overflow anything of a fixed width.
+# Small amounts often reach a limit, and huge amounts overflow integers of a fixed width.
 amounts = st.one_of(st.integers(0, 12), st.integers(10**24, 10**24 + 3))
-# Most projects and keys have no list.
+# Most projects and keys have no list of allowed models.
 model_lists = st.sampled_from(((), (), (), MODELS[:2], MODELS[1:]))
 caps = st.none() | st.builds(Cap, st.integers(0, 60), st.sampled_from(ACCOUNT_PERIODS))
 
@@ -71,7 +71,7 @@ def projects(draw: st.DrawFn) -> ProjectState:
 
 @st.composite
 def period_caps(draw: st.DrawFn) -> dict[str, Any]:
-    """Half of the accounts have period caps. Their periods are never later than the account's day."""
+    """Generates period caps for half of the accounts. Their periods are never after the spending day."""
     if draw(st.booleans()):
         return {}
     return random_period_caps(random.Random(draw(st.integers(0, 2**32))))
@@ -79,7 +79,7 @@ def period_caps(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def accounts(draw: st.DrawFn) -> AccountState:
-    """The months of projects are never later than the month of the account, as in real accounts."""
+    """Generates accounts. As in real accounts, a project's month is never later than the account's month."""
     spend = draw(spends())
     drawn = draw(st.lists(projects(), min_size=1, max_size=len(PROJECTS)))
     return AccountState(
@@ -117,7 +117,8 @@ batches = st.lists(requests, max_size=12)
 months = st.sampled_from(MONTHS)
 
 
-# The same values from a seed: fifty times faster than Hypothesis, but without shrinking.
+# The functions below generate similar values from a seed: fifty times faster than Hypothesis, but
+# without shrinking.
 
 
 def random_account(rng: random.Random) -> AccountState:
@@ -150,7 +151,7 @@ def random_period_caps(rng: random.Random) -> dict[str, Any]:
                 number = period_number(period, spending_day - rng.choice((0, 0, 0, 1, 9, 35)))
                 counts = (rng.randint(0, 20), rng.randint(0, 20))
                 caps[owner, period] = PeriodCap(rng.randint(0, 60), number, *counts)
-    # Some keys were made by rotations of the active one, or of one another.
+    # Some keys were created by rotations of other keys.
     first_keys = {key: rng.choice((KEYS[0], KEYS[1])) for key in KEYS[2:] if rng.random() < 0.4}
     if rng.random() < 0.3:
         first_keys[KEYS[0]] = KEYS[3]

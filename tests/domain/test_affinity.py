@@ -1,4 +1,4 @@
-"""Affinity keys: isolated between tenants, framed without ambiguity, the same everywhere."""
+"""Tests that affinity keys are isolated between tenants, unambiguous, and the same in every process."""
 
 import uuid
 from collections import Counter
@@ -86,5 +86,5 @@ def test_two_organizations_with_one_session_are_independent() -> None:
         == rendezvous_order(affinity_key(SECRET, other, PROJECT, str(number)), names)[0]
         for number in range(2000)
     )
-    # Of four replicas, chance alone puts a quarter of the sessions together.
+    # With four replicas, a quarter of the sessions has the same first replica by chance.
     assert 0.2 * 2000 < together < 0.3 * 2000

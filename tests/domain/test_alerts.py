@@ -1,4 +1,4 @@
-"""Alerts: each change of state is told once."""
+"""Tests that each change of an alert's state is reported once."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,7 +51,7 @@ def test_a_state_that_stays_is_told_once(percents: list[int]) -> None:
             else:
                 assert known is None or known.level != change.alert.level
                 raised[change.alert.key] = change.alert
-        # The same again changes nothing.
+        # The same condition again changes nothing.
         assert changes([_condition(percent)], raised) == []
         assert bool(raised) is (percent >= 80 or (bool(raised) and percent >= 75))
 

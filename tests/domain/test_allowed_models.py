@@ -1,4 +1,4 @@
-"""Lists of models: what an entry matches, and which lists are refused."""
+"""Tests lists of allowed models: which models an entry matches, and which lists are refused."""
 
 import pytest
 from hypothesis import given

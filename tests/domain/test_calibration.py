@@ -1,4 +1,5 @@
-"""Calibrations are monotone and lower the calibration error; guarantees hold on simulated labels."""
+"""Tests that calibrations are monotone and lower the calibration error, and that guarantees hold on
+simulated labels."""
 
 import math
 import random
@@ -25,7 +26,7 @@ from tollkeeper.domain.percent import basis_points_of, percent_of
 
 
 def _overconfident(count: int, seed: int, *, sharpness: float = 4.0) -> list[LabelledScore]:
-    """Scores of a judge that knows the log-odds of each text and multiplies them."""
+    """Returns scores of a judge that multiplies the true log-odds of each text by `sharpness`."""
     draw = random.Random(seed)
     labelled = []
     for _ in range(count):
@@ -114,8 +115,8 @@ def test_too_few_labels_for_a_guarantee_say_how_many_are_needed() -> None:
 
 
 def test_the_interval_is_the_exact_one() -> None:
-    """Known upper ends of exact binomial (Clopper-Pearson) intervals: so many of the values may be
-    errors if the rate is at least this."""
+    """Compares with known upper limits of exact binomial (Clopper-Pearson) intervals: a rate just above the
+    limit allows this number of errors, and a rate just below it allows one error less."""
     for errors, count, confidence, upper in (
         (0, 100, 0.95, 0.029513),
         (5, 100, 0.975, 0.112835),
@@ -157,7 +158,7 @@ def test_guarantees_at_each_percent_agree_with_thresholds() -> None:
     for rate in (0.02, 0.05, 0.2):
         threshold = threshold_for_false_denials(passing, rate, 0.95).basis_points
         assert threshold is not None
-        # From the next percent on, the rate is kept; at the one before, it is not.
+        # The rate is kept at the next whole percent, but not at the percent before it.
         above = -(-threshold // 100)
         assert denied[above - 1] <= rate + 1e-4
         assert denied[above - 2] > rate or (above - 1) * 100 >= threshold
@@ -180,8 +181,8 @@ def test_percent_and_basis_points() -> None:
 
 
 def test_scores_that_say_nothing_give_the_share_of_yes() -> None:
-    """A higher score must not lower the probability. If the labels say that it does, the best that is left
-    is one probability for all, and that is not the line without its slope."""
+    """A higher score must not lower the probability. If it does by the labels, the best calibration is one
+    probability for all scores. This is not the fitted line with its slope set to zero."""
     labelled = [
         LabelledScore(-6.0 + number / 10, number % 3 != 0 and number < 60) for number in range(75)
     ]

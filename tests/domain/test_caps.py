@@ -1,4 +1,4 @@
-"""Periods by the calendar, and what caps count in them."""
+"""Tests the periods of the calendar, and which amounts caps count in them."""
 
 import random
 from datetime import UTC, date, datetime, timedelta
@@ -53,7 +53,7 @@ def day_of(year: int, month: int, day: int) -> int:
 @pytest.mark.slow
 @each("period", COUNTED_PERIODS)
 def test_periods_are_those_of_the_calendar(period: CapPeriod) -> None:
-    """Every day of a century, with its leap years and its years of 53 weeks."""
+    """Checks every day of a century, with its leap years and its years of 53 weeks."""
     for day in range(day_of(1999, 12, 1), day_of(2100, 4, 1)):
         number = period_number(period, day)
         assert number == number_of(period, EPOCH + timedelta(days=day)), day
@@ -66,15 +66,15 @@ def test_periods_are_those_of_the_calendar(period: CapPeriod) -> None:
 @each(
     ("last", "ended"),
     [
-        # A Sunday in the middle of a month; the last of a month on a Wednesday.
+        # A Sunday in the middle of a month, and a month that ends on a Wednesday.
         (date(2026, 11, 15), {DAY, WEEK}),
         (date(2027, 3, 31), {DAY, MONTH}),
-        # Leap years: the day that is sometimes missing, a century that has it and one that has not.
+        # February of a leap year, of 2000 (a leap year) and of 2100 (no leap year).
         (date(2028, 2, 28), {DAY}),
         (date(2028, 2, 29), {DAY, MONTH}),
         (date(2000, 2, 28), {DAY}),
         (date(2100, 2, 28), {DAY, WEEK, MONTH}),
-        # The end of a year of 53 weeks: its last week goes on into the next year.
+        # The end of a year of 53 weeks, whose last week ends in the next year.
         (date(2026, 12, 31), {DAY, MONTH}),
         (date(2027, 1, 3), {DAY, WEEK}),
         # A month that ends on a Sunday.
@@ -104,7 +104,7 @@ def test_all_time_is_one_period_without_a_beginning() -> None:
 
 
 def capped(amount: int, period: CapPeriod, **counts: int) -> AccountState:
-    """An account whose key has a cap."""
+    """Returns an account whose key has a cap."""
     cap = PeriodCap(amount, period_number(period, TODAY), **counts)
     return replace(rich_account(), spending_day=TODAY, period_caps={(KEYS[0], period): cap})
 
@@ -129,7 +129,7 @@ def test_a_refusal_says_which_cap_and_until_when(period: CapPeriod) -> None:
         limit=10,
         period=period,
         resets_at=end_day(period, period_number(period, TODAY)) * 86_400,
-        # The rest is held by calls that run.
+        # Running calls hold the missing amount, so a retry may succeed.
         retry_after_s=1,
     )
     [never] = decided(state, 7)
@@ -168,7 +168,7 @@ def test_a_call_over_the_end_of_a_period_counts_where_it_began(period: CapPeriod
     assert admitted.refusal is None
     end_us = end_day(period, period_number(period, TODAY)) * DAY_US
     ended = ResolvedHold(PROJECTS[0], KEYS[0], TODAY, hold_picousd=10, spent_picousd=9)
-    # It ends before anybody else begins in the new period, or after.
+    # The call ends before the first call of the new period, or after it.
     [before] = decided(state.with_resolved(ended), 10, now_us=end_us)
     later, [after] = decide(state, [request(4)], now_us=end_us, month=MONTHS[1])
     assert before.refusal is after.refusal is None
@@ -227,7 +227,7 @@ def test_no_batch_passes_a_period_cap(
 def test_the_order_in_which_holds_end_does_not_matter(
     holds: list[tuple[int, int, int]], rng: random.Random
 ) -> None:
-    """Each hold in its own period; whatever is not of the latest one is forgotten."""
+    """Each hold counts in its own period. A cap ignores holds of periods before the latest."""
     days = [day for day, _, _ in holds] or [TODAY]
     for period in COUNTED_PERIODS:
         number = period_number(period, max(days))

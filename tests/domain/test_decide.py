@@ -1,4 +1,4 @@
-"""Properties of the decision: exact, within every limit, fair, and unchanged by what it refuses."""
+"""Tests that `decide` is exact, keeps every limit and is fair, and that refused requests change nothing."""
 
 import itertools
 import random
@@ -134,7 +134,7 @@ def test_nobody_is_judged_by_who_comes_later(
 def test_nobody_overtakes_an_equal(
     state: AccountState, batch: list[AdmissionRequest], twin: AdmissionRequest, month: int
 ) -> None:
-    """Nothing is given back within a batch, so an equal request after a refused one is refused too."""
+    """Nothing is released within a batch, so an equal request after a refused request is also refused."""
     _, decisions = decided(state, [twin, *batch, twin], month=month)
     if decisions[0].refusal is not None:
         assert decisions[-1].refusal is not None
@@ -178,7 +178,7 @@ def test_a_month_that_comes_back_forgets_nothing(
     state: AccountState, visits: list[tuple[list[AdmissionRequest], int]]
 ) -> None:
     """A clock can be set back, and a transaction that began before midnight can get the lock after
-    one that began later. What was held in the later month must stay counted in it."""
+    one that began later. Holds of the later month must stay counted in it."""
     held: dict[int, int] = {}
     for batch, month in visits:
         state, decisions = decided(state, batch, month=month)
@@ -196,7 +196,7 @@ def test_a_month_that_comes_back_forgets_nothing(
 def test_a_clock_that_trembles_gives_nothing_away(
     requests_per_minute: int, jitters_us: list[int]
 ) -> None:
-    """However the clock moves within a minute, no more is admitted than one bucket and its refill."""
+    """However the clock moves within a minute, no more requests are admitted than a bucket and its refill."""
     state = rich_account(requests_per_minute=requests_per_minute)
     start = NOW_US
     clock = [start + jitter for jitter in jitters_us]
@@ -230,7 +230,7 @@ def test_waiting_as_long_as_told_is_enough(requests_per_minute: int, units: int)
 
 
 def test_huge_amounts_are_exact() -> None:
-    # The largest call of the interface, at the largest price that the unit allows.
+    # The largest call of the interface, at 10,000 USD per token.
     hold = 128 * 999_990 * 10**16
     state = replace(rich_account(), available_picousd=3 * hold + hold - 1)
     after, decisions = decided(state, [request(hold)] * 5)

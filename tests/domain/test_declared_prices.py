@@ -1,4 +1,4 @@
-"""Prices that depend on the call: exact, refused where they cannot be, and never above the hold."""
+"""Tests prices that depend on the call: they are exact or refused, and a cost never exceeds the hold."""
 
 from typing import Any
 
@@ -68,14 +68,14 @@ def test_the_service_tier_of_the_answer_multiplies_prices_per_token() -> None:
 
 
 def test_one_service_tier_has_two_names() -> None:
-    """OpenAI calls its priority tier fast as well: an answer may name either."""
+    """OpenAI's tier `priority` is also called `fast`. An answer may contain either name."""
     for declared, named in (("priority", "fast"), ("fast", "priority")):
         prices = DeclaredPrices(BASE, service_tiers={"flex": "0.5", declared: "2.5"})
         pricing = pricing_with_variants(prices)
         assert charged(Usage(1000, 100, service_tier=named), pricing=pricing) == "0.0085"
         assert charged(Usage(1000, 100, service_tier=declared), pricing=pricing) == "0.0085"
         assert charged(Usage(1000, 100, service_tier="ultrafast"), pricing=pricing) == "0.004"
-        # The hold of a request that names it is no less.
+        # The hold of a request with this name uses the same prices.
         bounds = Bounds(1000, 1, 100, 0, service_tier=named)
         assert usd_from_picousd(hold_picousd(pricing, bounds)) == "0.0085"
     both = DeclaredPrices(BASE, service_tiers={"priority": "2", "fast": "3"})
@@ -90,7 +90,7 @@ def test_service_tiers_apply_to_long_prompts_too() -> None:
 
 
 def test_every_part_of_a_fan_out_has_its_own_prices() -> None:
-    """Three prompts of 150,000 tokens are no long prompt, and each answer names its own tier."""
+    """Three prompts of 150,000 tokens do not count as one long prompt, and each answer has its own tier."""
     part = Usage(150_000, 10)
     parts = [part, msgspec.structs.replace(part, service_tier="flex"), Usage(200_001, 10)]
     separate = sum(cost_of(PRICING, one, 0).total_picousd for one in parts)
@@ -159,11 +159,11 @@ def test_a_hold_takes_the_dearest_that_may_apply() -> None:
     priority = "priority"
     assert dearest_prices(PRICING, short) == PRICING.applying(priority, 0)
     assert dearest_prices(PRICING, long) == PRICING.applying(priority, 200_001)
-    # A request that names a tier is answered in it or in the ordinary one.
+    # A request that names a service tier is served in this tier or at the ordinary prices.
     assert dearest_prices(PRICING, bounds(1, service_tier="flex")) == PRICING
     asked = bounds(1, service_tier=priority)
     assert dearest_prices(PRICING, asked) == PRICING.applying(priority, 0)
-    # Two prompts of half the length are no long prompt.
+    # Two prompts of half the length do not count as one long prompt.
     assert dearest_prices(PRICING, bounds(200_002, prompts=2)) == PRICING.applying(priority, 0)
 
 

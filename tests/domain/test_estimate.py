@@ -1,4 +1,4 @@
-"""The estimate of a text's tokens: its sum of weights is exact for every length, and bytes bound it."""
+"""Tests the estimate of a text's tokens: its sum of weights is exact, and no estimate exceeds the bytes."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,13 +32,13 @@ def test_a_text_of_rare_bytes_has_a_token_for_each() -> None:
 
 @each("run", ["  ;", "   e", "  1", "\n        e", "  \n"])
 def test_a_run_of_spaces_is_a_token(run: str) -> None:
-    """Each of these has two tokens or more, with every tokenizer, wherever slices cut them."""
+    """Every tokenizer needs at least two tokens for each of these texts, wherever a slice ends."""
     count = 3 * _SLICE_BYTES // len(run)
     assert estimate_tokens(run * count) >= 2 * count
 
 
 def test_what_becomes_longer_in_a_normal_form_counts_in_that_form() -> None:
-    """As some tokenizers read it, of which Claude 2 had one: 15 tokens for the character."""
+    """Some tokenizers normalize texts first. That of Claude 2 needed 15 tokens for this character."""
     text = "\ufdfa" * 1000
     assert estimate_tokens(text) >= 15 * 1000
     assert measure_text(text).bytes == 33 * 1000

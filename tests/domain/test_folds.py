@@ -1,4 +1,4 @@
-"""Properties of folding: the result does not depend on the order or the grouping of folds."""
+"""Tests that the result of folding does not depend on the order or the grouping of folds."""
 
 import random
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ examples = settings(max_examples=50, derandomize=True, database=None)
 
 @st.composite
 def ended_reservations(draw: st.DrawFn) -> tuple[AccountState, list[Fold]]:
-    """An account with holds of several months, and how each of them ended."""
+    """Generates an account with holds of several months, and the folds of the holds that ended."""
     folds: list[Fold] = []
     holds = []
     for _ in range(draw(st.integers(1, 8))):
@@ -49,7 +49,7 @@ def ended_reservations(draw: st.DrawFn) -> tuple[AccountState, list[Fold]]:
 
 
 def account_with(holds: Sequence[tuple[ProjectId, int, int]]) -> AccountState:
-    """The account as admission leaves it: in the newest month, each project in its own last one."""
+    """Returns the account after admission. Its month is that of the newest hold, and so is each project's."""
     projects = {}
     for project_id in PROJECTS:
         mine = [(month, hold) for owner, month, hold in holds if owner == project_id]
@@ -132,7 +132,7 @@ def test_nothing_falls_below_zero(world: tuple[AccountState, list[Fold]]) -> Non
 @examples
 @given(ended_reservations())
 def test_a_group_is_the_sum_of_its_members(world: tuple[AccountState, list[Fold]]) -> None:
-    """The store folds whole groups; the model in the tests folds one by one."""
+    """The storage folds whole groups, but the model in the tests folds one reservation at a time."""
     state, folds = world
     groups: dict[tuple[object, ...], Fold] = {}
     for fold in folds:
@@ -151,7 +151,7 @@ def test_a_group_is_the_sum_of_its_members(world: tuple[AccountState, list[Fold]
 
 
 def test_a_hold_that_was_put_back_brings_its_month_along() -> None:
-    """After a crash of the database a fold can be the first of its month for the account."""
+    """After a crash of the database, a fold can be the first fold or hold of its month for the account."""
     state = account_with([(PROJECTS[0], MONTHS[0], 5)])
     restored = Fold(
         project_id=PROJECTS[0],

@@ -1,4 +1,4 @@
-"""Base64 in every spelling: what a policy judges is what each decoder that accepts it finds."""
+"""Tests that policies judge the content that decoders find in base64, in each spelling that they accept."""
 
 import base64
 import binascii
@@ -26,7 +26,7 @@ _HEADS = (
 
 @st.composite
 def spellings(draw: st.DrawFn, contents: st.SearchStrategy[bytes]) -> tuple[bytes, str]:
-    """A content and one of its spellings."""
+    """Generates a content and one of its spellings in base64."""
     content = draw(contents)
     encode = draw(st.sampled_from((base64.b64encode, base64.urlsafe_b64encode)))
     text = encode(content).decode()
@@ -73,7 +73,7 @@ _DECODERS: tuple[Callable[[str], bytes], ...] = (
 
 
 def _readings(spelled: str) -> Iterator[bytes]:
-    """What decoders find that accept it."""
+    """Yields the content that each decoder finds, if the decoder accepts the spelling."""
     is_address = spelled[:5].lower() == "data:"
     for decode in _DECODERS:
         with suppress(binascii.Error, ValueError):

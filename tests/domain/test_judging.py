@@ -1,4 +1,4 @@
-"""How a question is put and how its score is read: the pure part."""
+"""Tests how questions to the judge are written, and how scores are read from its answers."""
 
 import json
 import math
@@ -33,14 +33,14 @@ def _logprobs(*alternatives: tuple[str, float]) -> bytes:
     [
         ([("Yes", 0.75), ("No", 0.25)], 7500),
         ([("No", 0.9), ("Yes", 0.1)], 1000),
-        # Every spelling counts.
+        # All spellings of Yes and of No are added up.
         ([("Yes", 0.3), (" yes", 0.2), ("YES", 0.1), ("yes.", 0.1), ("No", 0.1)], 8750),
         ([("\u2581Yes", 0.2), ("\u0120No", 0.2), ('"No"', 0.2), ("**Yes**", 0.2)], 5000),
-        # What else the model might say is left out of the ratio.
+        # Other words do not count in the ratio.
         ([("Maybe", 0.5), ("Yes", 0.1), ("No", 0.3)], 2500),
         ([("Yes", 0.9)], 10_000),
         ([("No", 0.9)], 0),
-        # Only whole words.
+        # Words that only begin with Yes or No do not count.
         ([("Yesterday", 0.5), ("Not", 0.3), ("Yes", 0.05), ("No", 0.05)], 5000),
     ],
 )
@@ -63,7 +63,7 @@ def test_the_score_is_read(alternatives: list[tuple[str, float]], expected: int)
         b"not json",
         b'{"content": [{"token": "\xff", "logprob": 0}]}',
         _logprobs(("Banana", 0.9), ("The", 0.1)),
-        # So unlikely, both of them, that their ratio says nothing.
+        # Yes and No are both so unlikely that their ratio means nothing.
         _logprobs(("Banana", 0.995), ("Yes", 0.004), ("No", 0.001)),
         b'{"content": [{"token": "Yes", "logprob": -9999, "top_logprobs": []}]}',
     ],
@@ -91,7 +91,7 @@ def test_windows_cover_the_text_with_their_overlap(
     assert len(found) == window_count(length, length_max, overlap)
     assert all(len(window) <= length_max for window in found)
     assert found[0] + "".join(window[overlap:] for window in found[1:]) == text
-    # Whatever is no longer than the overlap is whole in one of them.
+    # Each part of the text that is as long as the overlap is completely in one of the windows.
     for start in range(length - overlap + 1):
         span = text[start : start + overlap]
         assert any(span in window for window in found)
@@ -104,7 +104,7 @@ def test_windows_of_a_growing_text_stay(text: str, more: str) -> None:
 
 
 def _written(quotation: Quotation, question: str) -> bytes:
-    """One question as a chat backend is asked it."""
+    """Returns the request with which a chat backend is asked one question."""
     prompt = Prompt(turns=quotation.asking(question))
     return encode_request(msgspec.structs.replace(make_call(), prompt=prompt), stream=False)
 

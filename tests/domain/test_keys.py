@@ -1,4 +1,4 @@
-"""API keys: their shape, their checksum, their kinds, and what is shown of them."""
+"""Tests API keys: their format, their checksum, their kinds, and their redacted form."""
 
 import hashlib
 import string
@@ -31,7 +31,7 @@ def test_minted_key(kind: KeyKind) -> None:
 
 @both_kinds
 def test_keys_are_random(kind: KeyKind) -> None:
-    """At least 160 bits: 32 characters that are drawn from 62, of which none is fixed."""
+    """Checks that a key has at least 160 random bits: each of 32 characters can have 62 values."""
     values = [mint_key(kind).value for _ in range(2000)]
     assert len(set(values)) == 2000
     for position in range(4, 36):

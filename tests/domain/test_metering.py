@@ -1,4 +1,4 @@
-"""The running count of an answer: what it keeps of the text is bounded."""
+"""Tests the meter of an answer: the usage that it computes, and that it keeps little of the text."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from tollkeeper.domain.usage import ReportedUsage
 @pytest.mark.slow
 @each("size", [1, 100, 10_000, 1_000_000])
 def test_little_of_the_text_is_kept(size: int) -> None:
-    """A stream may be open for long, and its pieces may be large."""
+    """A stream may be open for a long time, and its pieces may be large."""
     meter, text = Meter(make_call(streamed=True), 10), "word " * (size // 5) + "x"
     for _ in range(300):
         meter.count([Delta(0, text=text)])
@@ -21,7 +21,7 @@ def test_little_of_the_text_is_kept(size: int) -> None:
 
 
 def test_small_pieces_are_counted_together() -> None:
-    """A tokenizer sees the words and not their pieces."""
+    """The provider's tokenizer reads whole words, which a stream may split into pieces."""
     whole, pieces = (Meter(make_call(streamed=True), 10) for _ in range(2))
     whole.count([Delta(0, text="Hello " * 100)])
     for _ in range(100):
@@ -31,7 +31,7 @@ def test_small_pieces_are_counted_together() -> None:
 
 
 def test_searches_that_were_told_before_a_stream_broke_off_are_charged() -> None:
-    """Their fee is due, whoever counts the tokens."""
+    """The fee for searches is charged even if the gateway counts the tokens itself."""
     meter = Meter(make_call(streamed=True), 10)
     meter.count([UsageReport(ReportedUsage(web_searches=1)), Delta(0, text="Hello")])
     meter.count([UsageReport(ReportedUsage(web_searches=2))])
@@ -69,7 +69,7 @@ def test_the_service_tier_of_a_report_without_counts_is_kept() -> None:
 def test_searches_beyond_any_sense_are_not_charged(
     choices: int, searches: int, nonsense: bool, completion: int | None
 ) -> None:
-    """At a cent each they would cost more money than there is."""
+    """More than 10,000 searches for each choice are impossible, so they are not charged."""
     meter = Meter(make_call(choices=choices), 10)
     report = ReportedUsage(prompt_tokens=10, completion_tokens=completion, web_searches=searches)
     meter.count([Delta(0, text="Hello"), UsageReport(report)])
@@ -100,7 +100,7 @@ REASONING = (
 
 @each("seen", REASONING, ids=["text", "sealed"])
 def test_output_with_reasoning_is_bounded_by_the_hold(seen: list[Delta]) -> None:
-    """The text that arrived does not show what the provider bills."""
+    """The text that arrived does not show how many reasoning tokens the provider bills."""
     plain, reasoned = (Meter(make_call(choices=2, streamed=True), 10) for _ in range(2))
     for meter in (plain, reasoned):
         meter.count([Delta(0, text="Hello")])

@@ -1,4 +1,4 @@
-"""Money: exact both ways, refused where it cannot be exact."""
+"""Tests that amounts are converted exactly in both directions, and refused if they cannot be exact."""
 
 from decimal import Decimal
 
@@ -74,7 +74,7 @@ def test_amount(text: str, amount: int) -> None:
     assert picousd_from_usd(text) == amount
 
 
-# The last two have more digits than a default decimal context keeps.
+# The last two texts have more digits than Python's default decimal context keeps.
 _REFUSED = [
     "",
     " ",

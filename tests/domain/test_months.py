@@ -1,4 +1,4 @@
-"""Months of the ledger: read from ids, and bounded by them."""
+"""Tests ledger months: how they are read from ids, and which ids are their bounds."""
 
 from datetime import UTC, datetime
 from uuid import UUID
@@ -45,7 +45,7 @@ def test_ids_differ_in_every_random_bit(moment: datetime, one: int, other: int) 
 
 @given(st.integers(0, 2**128 - 1))
 def test_every_id_lies_between_the_bounds_of_its_month(value: int) -> None:
-    """Also one of another version: ids of the time before months were random."""
+    """Checks ids of all UUID versions, because ids from before ledger months existed are random."""
     identity = UUID(int=value)
     month = month_of_id(identity)
     assert month.first_id <= identity

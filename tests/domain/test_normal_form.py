@@ -1,4 +1,4 @@
-"""How much longer a text becomes where a tokenizer reads it in a normal form."""
+"""Tests how many bytes a text grows if a tokenizer converts it to a Unicode normal form."""
 
 import sys
 import unicodedata
@@ -36,11 +36,11 @@ def test_every_character_that_becomes_longer_is_known() -> None:
         ("\ufdfa", 30),
         ("a\ufdfab\u3316" * 5000, 5000 * 45),
         ("½ cup", 3),
-        # Normal in one form and longer in the other.
+        # A musical symbol that NFC splits into three characters.
         ("\U0001d160", 8),
-        # A letter with two accents, and a dot below, which takes their place at the letter.
+        # A letter with two accents. The dot below joins the letter, so both accents are detached.
         ("\u0231\u0323", 3),
-        # Half of a pair, as JSON can have it.
+        # An unpaired surrogate, which JSON can contain.
         ("\ud800\ufdfa", 30),
     ],
 )

@@ -1,4 +1,4 @@
-"""The bound of overage in the pure decision: when it stops, whom, and what it leaves alone."""
+"""Tests the overage bound in `decide`: when it stops an organization, and which calls it refuses."""
 
 from msgspec.structs import replace
 
@@ -49,7 +49,7 @@ def refusal_of(state: AccountState, hold: int = 0) -> tuple[AccountState, Refusa
     [
         (-7, 0, 0, Refusal.CREDIT),
         (-8, 0, 0, Refusal.OVERAGE),
-        # What is held is not spent, nor is what nobody knows.
+        # Held and unsettled amounts are not spent, so they count for the balance.
         (-8, 1, 0, Refusal.CREDIT),
         (-8, 0, 1, Refusal.CREDIT),
         (0, 0, 0, None),
@@ -80,7 +80,7 @@ def test_without_a_bound_only_credit_decides() -> None:
 
 
 def test_a_stop_is_seen_without_any_request() -> None:
-    """A grant decides on nothing, but brings the account up to date first."""
+    """A grant decides on no request, but updates the account first."""
     state = replace(ACCOUNT, available_picousd=-8, overage_picousd=8)
     after, _ = decide(state, [], now_us=NOW_US, month=0)
     assert after.stopped
@@ -101,13 +101,13 @@ def refusals_of(state: AccountState, *requests: AdmissionRequest) -> list[Refusa
 
 
 def test_calls_in_flight_may_not_end_below_the_bound_together() -> None:
-    """100 available, 7 the bound: what is left after the holds, and the bound, cover the rest."""
+    """The credit that the holds leave of 100, plus the bound of 7, must cover the overage in flight."""
     refused = Refusal.OVERAGE_IN_FLIGHT
     assert refusals_of(ACCOUNT, risky(10, 97), risky(0, 1)) == [None, refused]
     assert refusals_of(ACCOUNT, risky(10, 98)) == [refused]
-    # A hold takes from what covers the others, also one that cannot be exceeded.
+    # A hold reduces the credit for the overage of other calls, even if it has no overage itself.
     assert refusals_of(ACCOUNT, risky(10, 90), risky(8, 0), risky(7, 0)) == [None, refused, None]
-    # What a refused call might have cost counts for nothing.
+    # The possible overage of a refused call does not count.
     assert refusals_of(ACCOUNT, risky(10, 98), risky(10, 97)) == [refused, None]
 
 
@@ -115,7 +115,7 @@ def test_overage_in_flight_of_earlier_batches_counts() -> None:
     running = replace(ACCOUNT, spend=Spend(held_picousd=5), overage_in_flight_picousd=60)
     assert refusals_of(running, risky(10, 37)) == [None]
     assert refusals_of(running, risky(10, 38)) == [Refusal.OVERAGE_IN_FLIGHT]
-    # Without a live hold no call is in flight, whatever older code has left behind.
+    # Without an open hold, no call is in flight, so the stored overage in flight is ignored.
     idle = replace(running, spend=Spend())
     after, [decision] = decide(idle, [risky(10, 97)], now_us=NOW_US, month=0)
     assert (decision.refusal, after.overage_in_flight_picousd) == (None, 97)
@@ -129,7 +129,7 @@ def test_a_refusal_tells_whether_running_calls_are_the_reason(
     _, [decision] = decide(running, [risky(10, overage_max)], now_us=NOW_US, month=0)
     assert decision.refusal is Refusal.OVERAGE_IN_FLIGHT
     assert decision.retry_after_s == retry_after_s
-    # Needed is more than what is available and the bound.
+    # The call needs more than the available amount plus the bound.
     assert (decision.needed_picousd, decision.available_picousd) == (10 + overage_max, 40)
     assert decision.limit == 7
 
@@ -148,6 +148,6 @@ def test_a_call_that_ended_is_not_in_flight(kind: FoldKind, was_unsettled: bool)
         overage_in_flight_picousd=60,
     )
     fold = Fold(PROJECT, kind, was_unsettled, 0, 1, 5, 5, 9, overage_max_picousd=20)
-    # It stopped being in flight when it became unsettled.
+    # A call that was unsettled before is no longer in flight.
     left = 60 if was_unsettled else 40
     assert running.folded(fold).overage_in_flight_picousd == left

@@ -1,4 +1,4 @@
-"""A policy's life without a database: every step from every state."""
+"""Tests every step of a policy (edit, publish, pause, resume) from every state, without a database."""
 
 from dataclasses import replace
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""How many verdicts a call is held for: those of the policies that apply to it, whatever it names."""
+"""Tests the maximum number of verdicts that a call can wait for, which its hold must cover."""
 
 from uuid import UUID
 
@@ -43,5 +43,5 @@ def test_as_many_verdicts_are_held_for_as_a_call_can_wait_for(
         for policy in policies.applying(project_id, known)
         for direction in (Direction.REQUEST, Direction.RESPONSE)
     )
-    # An unknown name is refused by `applying`, not here: other calls are admitted at the same time.
+    # `verdicts_max` ignores an unknown name, because `applying` refuses the call later.
     assert policies.verdicts_max(project_id, named) == expected

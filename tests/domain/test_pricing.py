@@ -1,4 +1,4 @@
-"""The hold is an upper bound of the cost, exact to the last unit and without floats."""
+"""Tests that the hold is an upper bound of the cost, and that both are exact integers."""
 
 import dataclasses
 
@@ -73,7 +73,7 @@ def test_the_hold_is_never_less_than_the_cost(
 @examples
 @given(pricings, bounds)
 def test_the_hold_is_reached(pricing: Pricing, limit: Bounds) -> None:
-    """No more is held than the dearest call within the bounds costs."""
+    """The hold is no higher than the cost of the most expensive call within the bounds."""
     prices = {
         "": pricing.prompt,
         "cached_tokens": pricing.input_cache_read,

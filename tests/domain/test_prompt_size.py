@@ -1,4 +1,4 @@
-"""How large a prompt may be: every text counts, and media that nobody can measure fill the context."""
+"""Tests the upper bound of a prompt's size: every text counts, and media of unknown size fill the context."""
 
 import json
 from dataclasses import replace
@@ -15,7 +15,7 @@ from tollkeeper.domain.estimate import estimate_tokens
 from tollkeeper.domain.prompt import Option
 from tollkeeper.domain.prompt_size import measure_prompt
 
-# How the templates of Llama 3 and 4 print tools.
+# The chat templates of Llama 3 and 4 print tools like this.
 LLAMA = "{%- for tool in tools %}{{ tool | tojson(indent=4) }}\n\n{% endfor %}"
 LONG = "and so on " * 300
 PLACES: dict[str, dict[str, Any]] = {
@@ -94,7 +94,7 @@ def test_other_media_may_fill_the_context(kind: str) -> None:
 
 
 def test_what_a_search_finds_may_fill_the_context() -> None:
-    """Also where the search itself has a price: most backends charge for both."""
+    """This is also true if searches have a price, because most backends charge for both."""
     size = measure_prompt(make_prompt(web_search_options={}))
     assert size.bound(MODEL) == MODEL.context_length
     priced = replace(MODEL, pricing=replace(MODEL.pricing, web_search=1))
@@ -105,19 +105,19 @@ def test_what_a_search_finds_may_fill_the_context() -> None:
 
 
 def test_a_prompt_that_is_read_again_after_each_search_is_held_as_often() -> None:
-    """Its provider charges for each reading, so together they may exceed the context."""
+    """The provider charges for each reading, so the hold may exceed the context."""
     size = measure_prompt(make_prompt(web_search_options={}))
     bounds = TokenBounds(search_rereads_prompt=True)
     model = replace(MODEL, context_length=1000, token_bounds=bounds)
     assert size.bound(model, counted=5) == 1000
     assert size.hold_bound(model, counted=5) == 5 + 10 * 1000
-    # 5, 13, 21 and so on to 85.
+    # The prompt has 5, 13, 21 and so on up to 85 tokens.
     declared = replace(model, token_bounds=replace(bounds, web_search=8))
     assert size.hold_bound(declared, counted=5) == 11 * 5 + 8 * 55
-    # 5, 305, 605, 905, and then the context.
+    # The prompt has 5, 305, 605 and 905 tokens, and then fills the context.
     wide = replace(model, token_bounds=replace(bounds, web_search=300))
     assert size.hold_bound(wide, counted=5) == 5 + 305 + 605 + 905 + 7 * 1000
-    # Nobody searches, or nobody charges for a further reading.
+    # The call has no search, or the provider does not charge for further readings.
     assert measure_prompt(make_prompt()).hold_bound(model, counted=5) == 5
     once = replace(model, token_bounds=TokenBounds(web_search=0))
     assert size.hold_bound(once, counted=5) == 5
@@ -147,7 +147,7 @@ def test_what_may_be_audio_is_bounded(kind: str) -> None:
 
 
 def test_a_tool_that_the_provider_runs_is_held_for_like_a_search() -> None:
-    """Otherwise a call could cost far more than was held for it."""
+    """Otherwise, a call could cost far more than its hold."""
     searching = measure_prompt(make_prompt(tools=[{"type": "web_search", "web_search": {}}]))
     assert searching.web_searches == 10
     assert searching.bound(MODEL) == MODEL.context_length
@@ -160,7 +160,7 @@ def test_a_hold_may_be_by_bytes_and_an_estimate_is_not() -> None:
     by_bytes = replace(MODEL, token_bounds=TokenBounds(text_by_bytes=True, template=0))
     assert 600 <= size.text_bytes == size.hold_bound(by_bytes) < 700
     assert size.bound(by_bytes) == size.text_tokens < 300
-    # A tokenizer knows better than either.
+    # A tokenizer's count replaces both.
     assert size.hold_bound(by_bytes, counted=150) == 150
     searching = msgspec.structs.replace(size, web_searches=10)
     rereading = TokenBounds(
@@ -190,7 +190,7 @@ NESTED: dict[str, Any] = {
 @each("escapes", [False, True], ids=["plain", "html"])
 @each("template", ["{{ tools | tojson(indent=4) }}", LLAMA], ids=["list", "each"])
 def test_bytes_bound_a_template_that_indents_tools(template: str, escapes: bool) -> None:
-    """Llama 3 and 4 print each tool with four blanks of indentation."""
+    """The templates of Llama 3 and 4 print each tool with an indentation of four spaces."""
     function = {"name": "f", "description": "Finds é.", "parameters": NESTED}
     prompt = make_prompt(tools=[{"type": "function", "function": function}] * 3)
     environment = jinja2.Environment(autoescape=False)
@@ -213,7 +213,7 @@ def test_a_model_that_searches_on_its_own_is_always_held_for_its_searches() -> N
     found = size.sent_to(model)
     assert (found.web_searches, found.bound(model)) == (40, MODEL.context_length)
     assert not found.is_text_only
-    # The request allows more.
+    # A request may allow more searches than the model makes by itself.
     asked = msgspec.structs.replace(size, web_searches=50)
     assert asked.sent_to(model).web_searches == 50
 

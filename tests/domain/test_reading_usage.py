@@ -1,4 +1,4 @@
-"""What a report of usage means: which tokens are counted twice, and how long a cache keeps them."""
+"""Tests how usage reports are read: which tokens they count twice, and how long a cache keeps tokens."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,7 @@ from tollkeeper.domain.metering import Meter, read_usage
 from tollkeeper.domain.pricing import Bounds, cost_of, hold_picousd
 from tollkeeper.domain.usage import ReportedUsage, Usage, possible_usages
 
-# Gemini 2.5 Flash at OpenRouter, in USD.
+# The prices of Gemini 2.5 Flash at OpenRouter, in USD.
 _GEMINI = {
     "prompt": "0.0000003",
     "completion": "0.0000025",
@@ -56,12 +56,12 @@ def _cost(call: Call, usage: Usage | None) -> int:
     return cost_of(call.model.pricing, usage, images=0).total_picousd
 
 
-# What tells that the same tokens were read and written again.
+# Report fields which show that the same tokens were read from the cache and written again.
 _TELLS: list[dict[str, int]] = [
     {"total_tokens": 2268},
     {"total_tokens": 2268, "cost_picousd": 497_000_000},
     {"cost_picousd": 497_000_000},
-    # The stated price is stronger than a total that cannot be.
+    # The stated cost has precedence over an impossible total.
     {"total_tokens": 1, "cost_picousd": 497_000_000},
 ]
 
@@ -85,14 +85,14 @@ def test_tokens_that_were_read_and_written_again_cost_both_and_no_more(
     ids=["nothing", "the total", "the price"],
 )
 def test_tokens_beside_the_prompt_are_still_read_as_such(told: dict[str, int]) -> None:
-    """Nothing tells of tokens that were counted twice: the dearer reading."""
+    """No field shows that tokens were counted twice, so the report is read as the higher cost."""
     usage = read_usage(_call(_GEMINI), _report(2168, 2161, 2161, **told))
     assert usage is not None
     assert (usage.prompt_tokens, usage.uncached_tokens) == (2168 + 2 * 2161, 2168)
 
 
 def test_the_stated_price_tells_of_tokens_counted_twice_that_fit_the_prompt() -> None:
-    """Without a price that fits, reads and writes are different tokens."""
+    """Unless the stated cost fits the other reading, cache reads and writes are different tokens."""
     call, told = _call(_GEMINI), {"total_tokens": 5100}
     apart, again = possible_usages(_report(5000, 2161, 2161, **told))
     assert (apart.uncached_tokens, again.uncached_tokens) == (678, 2839)
@@ -170,7 +170,7 @@ _ANSWERED = [
         "content": [{"type": "text", "text": "seen", "cache_control": _1H}],
     },
 ]
-# The request, and whether its cache writes are charged as an hour.
+# The request, and whether its cache writes are charged at the price for one hour.
 _ASKED: dict[str, tuple[dict[str, Any], bool]] = {
     "nothing": ({"messages": [_message(None)]}, False),
     "five minutes": ({"messages": [_message(_5M, {**_5M, "ttl": "5m"})]}, False),
@@ -199,7 +199,7 @@ def test_the_request_tells_the_lifetime_of_cache_writes(asked: str) -> None:
     assert (usage.cache_write_tokens, usage.cache_write_1h_tokens) == (
         (0, 1000) if is_1h else (1000, 0)
     )
-    # A lifetime that the report names is that of the report.
+    # A lifetime in the report has precedence over the request.
     split = _report(2000, 0, 1000, cache_write_5m_tokens=300, cache_write_1h_tokens=700)
     usage = read_usage(call, split)
     assert usage is not None
@@ -212,7 +212,7 @@ def test_a_mark_of_the_gateway_tells_the_lifetime_too(caching: str, is_1h: bool)
     usage = read_usage(call, _report(2000, 0, 1000))
     assert usage is not None
     assert bool(usage.cache_write_1h_tokens) is is_1h
-    # The marks of the caller replace it.
+    # The client's cache marks replace the mark of the gateway.
     call = _call(_CLAUDE, caching, messages=[_message(_5M)])
     usage = read_usage(call, _report(2000, 0, 1000))
     assert usage is not None
@@ -237,7 +237,7 @@ def test_the_hold_covers_writes_for_an_hour() -> None:
 def test_a_last_report_that_cannot_be_true_is_not_replaced_by_our_own_count(
     absurd_first: bool,
 ) -> None:
-    """The first report of a Messages stream has the prompt only: it is no last word."""
+    """The first report of a Messages stream has only the prompt's tokens, so it is not the last report."""
     absurd = {"input_tokens": 10, "output_tokens": -5}
     begun = ReportedUsage(prompt_tokens=10, reports_prompt_first=True, written={"input_tokens": 10})
     reports = [UsageReport(begun), UsageReport(None, absurd)]

@@ -1,4 +1,4 @@
-"""Cost reports: which UTC days a range touches, and one bucket for each."""
+"""Tests that a cost report has one bucket for each UTC day of its range."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +14,7 @@ def test_days_of_a_range(start: int, end: int) -> None:
     if end <= start:
         assert days.first == days.end
     else:
-        # The first day holds the first second, the last day holds the last second.
+        # The first day contains the first second, and the last day contains the last second.
         assert days.first * DAY_S <= start < (days.first + 1) * DAY_S
         assert (days.end - 1) * DAY_S <= end - 1 < days.end * DAY_S
 

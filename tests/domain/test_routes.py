@@ -1,4 +1,4 @@
-"""The prices of a model on several backends: the hold is never below the bill of any of them."""
+"""Tests the prices of a model with several backends: the hold is never below the cost at any backend."""
 
 from dataclasses import replace
 

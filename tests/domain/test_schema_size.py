@@ -1,4 +1,4 @@
-"""How many ways a JSON schema opens: what an engine has to keep side by side."""
+"""Tests the size of JSON schemas: how many choices an engine has to keep in memory for a schema."""
 
 from typing import Any
 
@@ -46,10 +46,10 @@ def _values(count: int) -> dict[str, Any]:
         ({"items": _values(3)}, 3),
         ({"items": [_values(3), _values(1)]}, 4),
         ({"prefixItems": [_values(2)], "additionalProperties": _values(2)}, 4),
-        # Names of properties are no keywords.
+        # Property names are not read as keywords.
         ({"properties": {"enum": _values(2), "anyOf": {}}, "required": ["enum", "anyOf"]}, 2),
         ({"properties": {"a": {}, "b": {}, "c": {}}, "required": ["b", 5]}, 2),
-        # What nobody refers to is not read.
+        # A definition without a reference to it does not count.
         ({"$defs": {"unused": _values(9)}}, 0),
         ({"$defs": {"a": _values(9)}, "items": {"$ref": "#/$defs/a"}}, 9),
         ({"$defs": {"a": _values(9)}, "anyOf": [{"$ref": "#/$defs/a"}] * 5}, 50),
@@ -69,22 +69,22 @@ def test_choices(schema: dict[str, Any], choices: int) -> None:
     ("pattern", "least", "most"),
     [
         ("^[a-z]+$", 0, 1),
-        # What people really write costs next to nothing.
+        # Usual patterns have few choices.
         ("^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$", 1, 10),
         (r"^[a-z0-9._%+-]+@[a-z0-9.-]+\.[a-z]{2,}$", 1, 10),
         (r"^\d{1,3}(\.\d{1,3}){3}$", 1, 10),
         ("^(one|two|three)$", 2, 2),
-        # These stop an engine for seconds, however short they are.
+        # These patterns block an engine for seconds, although they are short.
         ("a?" * 50, 400, 500),
         ("^(a?){50}$", 400, 500),
         ("^((a?b?){5}){5}$", 400, 700),
         ("^(a?){99999999999999999999}$", 10**9, 10**9),
-        # Neither quoted nor in a class, nor what is no repetition at all.
+        # Escaped characters, characters of a class and malformed patterns do not count.
         (r"\?\?\(\?[?*+()|{5}]", 0, 0),
         ("a{x}b{,}", 0, 0),
         ("((((", 0, 0),
         ("))))", 0, 0),
-        # In one go, whatever it is.
+        # Long malformed patterns must not take quadratic time.
         ("[" * 1_000_000, 0, 0),
         ("(" * 1_000_000, 0, 0),
         ("\\" * 1_000_001, 0, 0),

@@ -1,4 +1,4 @@
-"""One engine for the tests that only ask it, and what tests of PostgreSQL as root need."""
+"""Fixtures: one engine for all tests that only send requests to it, and helpers for PostgreSQL as root."""
 
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -26,13 +26,13 @@ def address(engine: EmbeddedEngine) -> EngineAddress:
 
 @pytest.fixture
 def account() -> Account:
-    """The account that runs PostgreSQL. Only root can ask for it."""
+    """Returns the account that runs PostgreSQL, and creates it if necessary. This needs root."""
     return ensure_account()
 
 
 @pytest.fixture
 def closed() -> Iterator[Path]:
-    """A folder that only its owner can enter."""
+    """Creates a folder that only its owner can enter."""
     with tempfile.TemporaryDirectory(prefix="tk-closed-") as name:
         folder = Path(name)
         assert folder.stat().st_mode & 0o777 == 0o700

@@ -1,4 +1,4 @@
-"""What the catalogue and the gateway rely on, asked of the real engine."""
+"""Tests the behavior of the real engine on which the catalog and the gateway rely."""
 
 import json
 from urllib.parse import urlsplit
@@ -131,7 +131,7 @@ async def test_formats_hold(address: EngineAddress, response_format: dict[str, o
         assert json.loads(choice["message"]["content"]).keys() == {"yes"}
     elif choice["finish_reason"] == "stop":
         assert isinstance(json.loads(choice["message"]["content"]), dict)
-    else:  # cut by the bound: as far as it goes, it is an object
+    else:  # The token limit cut the answer, which begins like an object.
         assert choice["message"]["content"].startswith("{")
 
 
