@@ -181,7 +181,7 @@ def test_percent_and_basis_points() -> None:
 
 
 def test_scores_that_say_nothing_give_the_share_of_yes() -> None:
-    """A higher score must not lower the probability. If it does by the labels, the best calibration is one
+    """A higher score must not lower the probability. If the labels contradict this, the best fit is one
     probability for all scores. This is not the fitted line with its slope set to zero."""
     labelled = [
         LabelledScore(-6.0 + number / 10, number % 3 != 0 and number < 60) for number in range(75)

@@ -43,5 +43,5 @@ def test_as_many_verdicts_are_held_for_as_a_call_can_wait_for(
         for policy in policies.applying(project_id, known)
         for direction in (Direction.REQUEST, Direction.RESPONSE)
     )
-    # `verdicts_max` ignores an unknown name, because `applying` refuses the call later.
+    # `verdicts_max` ignores an unknown name, because `applying` refuses the call.
     assert policies.verdicts_max(project_id, named) == expected

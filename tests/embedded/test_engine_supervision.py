@@ -1,4 +1,4 @@
-"""The engine's process: starts in the background, comes back on the same address, never stays."""
+"""Tests that the engine's process starts in the background, restarts at the same address, and always ends."""
 
 import asyncio
 import os
@@ -54,7 +54,7 @@ async def test_becomes_ready_in_the_background() -> None:
         assert engine.address is not None
         assert await engine.wait_ready(READY_WITHIN_S)
         assert _state(engine) is ProcessState.READY
-        # What it says of itself: the vocabulary is the packaged model's.
+        # The engine reports its own properties. The vocabulary is that of the packaged model.
         assert engine.report == EngineReport(
             context_length=1024,
             slots=2,
@@ -126,7 +126,7 @@ async def test_an_engine_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch)
     async with running_engine() as engine:
         pid = engine.pid
         assert pid is not None
-        # A stopped process keeps its sockets open and takes no SIGTERM: only killing helps.
+        # A stopped process keeps its sockets open and ignores SIGTERM, so it must be killed.
         os.kill(pid, signal.SIGSTOP)
         await _until(lambda: _state(engine) is ProcessState.RESTARTING)
         assert "hung" in engine.status.detail
@@ -217,12 +217,12 @@ def _lives(pid: int) -> bool:
 
 async def _until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(_GONE_WITHIN_S):
-        while not condition():  # noqa: ASYNC110 - other processes set no event of ours
+        while not condition():  # noqa: ASYNC110 - other processes cannot set an event
             await asyncio.sleep(0.02)
 
 
 async def _told_pid(parent: asyncio.subprocess.Process) -> int:
-    """The engine's, between whatever else the parent says."""
+    """Returns the engine's process id from the output of the parent, which may have other lines."""
     assert parent.stdout is not None
     async with asyncio.timeout(READY_WITHIN_S):
         while line := await parent.stdout.readline():
@@ -232,5 +232,5 @@ async def _told_pid(parent: asyncio.subprocess.Process) -> int:
 
 
 def _state(engine: EmbeddedEngine) -> ProcessState:
-    """As a call, so that the type checker does not believe an earlier answer."""
+    """Returns the state. After a call, the type checker does not rely on an earlier value."""
     return engine.status.state

@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL: made, shared, stopped by whoever is last, and started again after a crash."""
+"""Tests that the embedded PostgreSQL is created, shared, stopped by its last user, and survives a crash."""
 
 import contextlib
 import os
@@ -48,7 +48,7 @@ def _postmaster(folder: Path) -> int:
 
 
 def _kill(process_id: int) -> None:
-    """Kills a server as the kernel would, and waits for its children, who notice by themselves."""
+    """Kills a server with SIGKILL, and waits until its child processes have noticed this and ended."""
     postmaster = psutil.Process(process_id)
     family = [postmaster, *postmaster.children(recursive=True)]
     os.kill(process_id, signal.SIGKILL)
@@ -59,7 +59,7 @@ def _kill(process_id: int) -> None:
 
 
 def _lives(process: psutil.Process) -> bool:
-    # A zombie is dead, but still in the process table: nobody may ever reap it.
+    # A zombie is dead, but stays in the process table if its parent does not reap it.
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -76,7 +76,7 @@ def test_last_user_stops_the_server(folder: Path) -> None:
         assert _answers(first), "the first still uses it"
         assert _postmaster(folder) == pid
     assert not _answers(first)
-    # A data folder is used again with all that is in it.
+    # The next start uses the data folder with its content.
     with second:
         assert _ask(second, b"SELECT count(*) FROM kept") == [(0,)]
 
@@ -86,7 +86,7 @@ def test_crashed_server_starts_again_with_its_data(folder: Path) -> None:
         _ask(server, b"CREATE TABLE kept (x int)")
         _ask(server, b"INSERT INTO kept VALUES (7)")
         _kill(_postmaster(folder))
-        # Another process finds the folder as the crash left it.
+        # The next user finds the folder as the crash left it.
         with EmbeddedPostgres(folder) as restarted:
             assert _ask(restarted, b"SELECT x FROM kept") == [(7,)]
 
@@ -111,7 +111,7 @@ def test_a_cluster_whose_making_was_killed_is_made_anew(folder: Path) -> None:
 
 
 def test_a_cluster_is_made_in_a_folder_that_is_there(folder: Path) -> None:
-    """Such as the place where a volume is mounted."""
+    """An example of such a folder is the mount point of a volume."""
     with data_folder() as elsewhere, EmbeddedPostgres(elsewhere):
         owner = (elsewhere / "postgres").stat()
     (folder / "postgres").mkdir(mode=0o700)
@@ -160,7 +160,7 @@ def test_server_is_durable_and_private(conninfo: str) -> None:
 
 def test_folder_with_a_long_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The path of a socket has a maximum length, and the path of a data folder has none."""
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))  # The folder of the socket stays there.
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))  # The socket's folder is created in it.
     deep = folder / ("d" * 60) / ("e" * 60)
     with EmbeddedPostgres(deep) as server:
         assert _answers(server)
@@ -181,7 +181,7 @@ def _methods_of_hosts(folder: Path) -> set[str]:
 
 
 def test_connections_over_a_network_are_rejected(folder: Path) -> None:
-    """The server has no such listener. If an operator opens one, it trusts nobody."""
+    """The server has no network listener. If an operator opens one, it rejects all connections."""
     with EmbeddedPostgres(folder) as server:
         assert _methods_of_hosts(folder) == {"reject"}
         rules = b"SELECT DISTINCT type, auth_method FROM pg_hba_file_rules ORDER BY type"
@@ -189,7 +189,7 @@ def test_connections_over_a_network_are_rejected(folder: Path) -> None:
 
 
 def test_no_setting_of_the_server_opens_a_network_listener(folder: Path) -> None:
-    """So the rules of an older cluster, which trusted network connections, do no harm."""
+    """So the rules of an older cluster, which trust network connections, do no harm."""
     with EmbeddedPostgres(folder) as server:
         _ask(server, b"ALTER SYSTEM SET listen_addresses = '*'")
     with EmbeddedPostgres(folder) as server:
@@ -197,7 +197,7 @@ def test_no_setting_of_the_server_opens_a_network_listener(folder: Path) -> None
 
 
 def test_no_other_user_can_hold_a_lock(folder: Path) -> None:
-    """Also where an earlier version made the files so that others can read them."""
+    """This is also true if an earlier version created the files so that other users can read them."""
     names = ("postgres.starting", "postgres.users")
     for name in names:
         (folder / name).touch(0o644)

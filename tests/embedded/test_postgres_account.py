@@ -1,4 +1,4 @@
-"""The account of PostgreSQL: created once by however many processes, and what it can enter."""
+"""Tests the account that runs PostgreSQL: processes create it only once, and it can enter open folders."""
 
 import os
 import shutil
@@ -29,14 +29,14 @@ print(account.uid, account.gid)
 
 @pytest.fixture
 def name() -> Iterator[str]:
-    """The name of an account that does not exist, and is removed afterwards."""
+    """Yields the name of an account that does not exist, and removes the account afterwards."""
     name = f"tk-test-{uuid.uuid4().hex[:12]}"
     yield name
     subprocess.run(["userdel", name], capture_output=True, check=False)
 
 
 class FakeUseradd:
-    """A useradd in front of the real one, which fails as often as it is told to."""
+    """A useradd program that fails `failures` times, and then runs the real useradd."""
 
     def __init__(self, folder: Path, says: str, code: int, *, failures: int) -> None:
         self._runs = folder / "runs"
@@ -81,7 +81,7 @@ def test_processes_that_start_at_once_get_one_account(name: str) -> None:
         process.stdin.flush()
     found = [process.communicate(timeout=120)[0] for process in processes]
     account = ensure_account(name)
-    # An account that changed its user id meanwhile would own nothing of what it was given.
+    # If the user id had changed, the account would not own files that it got before.
     assert found == [f"{account.uid} {account.gid}\n"] * _PROCESSES
     assert all(process.returncode == 0 for process in processes)
 

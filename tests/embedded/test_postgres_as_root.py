@@ -1,6 +1,6 @@
-"""The embedded PostgreSQL where root's folders are closed to the account that runs it.
+"""Tests the embedded PostgreSQL if root's folders are closed to the account that runs it.
 
-Everything is real: folders with mode 0700, the account, and a copy of the installed programs.
+The tests use real folders with mode 0700, the real account, and a copy of the installed programs.
 """
 
 import os
@@ -50,7 +50,7 @@ print(find_programs(account))
 
 @pytest.fixture
 def closed_site(closed: Path, account: Account, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of the installed programs in a closed folder, which this process uses from now on."""
+    """Copies the installed programs to a closed folder, and lets this process use the copy."""
     installed = find_programs(None).parents[2]
     site = closed / "site-packages"
     for name in (_PACKAGE, f"{_PACKAGE}.libs"):
@@ -65,7 +65,7 @@ def closed_site(closed: Path, account: Account, monkeypatch: pytest.MonkeyPatch)
 
 
 def _modes(*folders: Path) -> dict[Path, tuple[int, int, int]]:
-    """Mode and owners of the folders, of everything above them and of everything in them."""
+    """Returns mode, user and group of the folders, of their parents and of everything in them."""
     found = {}
     for folder in folders:
         for path in (folder, *folder.parents, *folder.rglob("*")):
@@ -111,7 +111,7 @@ def test_closed_data_folder(closed: Path, account: Account) -> None:
     assert (MANAGED_FOLDER.stat().st_mode & 0o777, MANAGED_FOLDER.stat().st_uid) == (0o711, 0)
     assert [entry["cluster"] for entry in logged] == [str(cluster)]
     assert _stopped(data_dir)
-    # It starts again with what is in it, and the last user stops it.
+    # The server starts again with its data, and its last user stops it.
     with server, EmbeddedPostgres(data_dir) as second:
         process = _postmaster(data_dir)
         assert _ask(second, b"SELECT count(*) FROM kept") == [(0,)]
@@ -132,7 +132,7 @@ def test_closed_programs(closed_site: Path, account: Account) -> None:
             # The data folder is open, so the cluster is in it.
             assert cluster_of(data_dir) == data_dir / "postgres"
             assert Path(_postmaster(data_dir).exe()) == programs / "postgres"
-            # It finds the files that it needs beside its programs.
+            # The server finds the files that it needs next to its programs.
             configured = {
                 row[0]: row[1] for row in _ask(server, b"SELECT name, setting FROM pg_config")
             }
@@ -151,7 +151,7 @@ def test_closed_programs(closed_site: Path, account: Account) -> None:
 
 
 def test_programs_that_only_root_can_read(closed_site: Path, account: Account) -> None:
-    """An installation under umask 077."""
+    """Changes the modes to those of an installation under umask 077."""
     for path in (closed_site, *closed_site.rglob("*")):
         path.chmod(path.stat().st_mode & 0o700)
     before = _modes(closed_site)
@@ -162,7 +162,7 @@ def test_programs_that_only_root_can_read(closed_site: Path, account: Account) -
 
 
 def test_programs_of_another_user_are_copied(closed_site: Path, account: Account) -> None:
-    """The tree is root's alone, or that user could change what the account runs."""
+    """Only root may own the copy. Otherwise, that user could change the programs that the account runs."""
     postgres = closed_site / _PACKAGE / "pginstall18" / "bin" / "postgres"
     os.chown(postgres, account.uid, account.gid)
     status = (find_programs(account) / "postgres").stat()
@@ -213,7 +213,7 @@ def test_two_processes_share_one_server(closed: Path, closed_site: Path) -> None
 
 
 def _start(site: Path, program: str, *arguments: str) -> subprocess.Popen[str]:
-    """A process that uses the programs in `site`, and waits before it does its work."""
+    """Starts a process that uses the programs in `site`, and that waits for a line before it works."""
     process = subprocess.Popen(
         [sys.executable, "-c", program, *arguments],
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Where a cluster is looked for, what is said when it is not there, and folders of strangers."""
+"""Tests where a cluster is searched for, the errors if it is not found, and that unsafe folders are refused."""
 
 import os
 import shutil
@@ -27,11 +27,11 @@ from tollkeeper.embedded.postgres_places import (
 _only_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root runs PostgreSQL under another account"
 )
-_STRANGER = 64321
+_STRANGER = 64321  # A user id that is neither root nor the account.
 
 
 def _make_cluster(data_dir: Path, account: Account) -> Path:
-    """What initdb makes, as far as anybody looks at it before the server starts."""
+    """Creates a cluster with only the file that is checked before the server starts."""
     data_dir.mkdir(exist_ok=True)
     cluster = find_cluster(data_dir, account)
     assert cluster.parent == MANAGED_FOLDER
@@ -105,16 +105,16 @@ def test_cluster_that_root_made_elsewhere_is_refused_to_others(
 
 
 def test_closed_data_folder_of_ones_own(closed: Path) -> None:
-    """Where PostgreSQL runs under the same user, nothing is in its way."""
+    """If PostgreSQL runs as the same user, it can enter the closed folder."""
     assert find_cluster(closed, None) == closed / "postgres"
 
 
-# Below: folders whose names others can guess.
+# The tests below are about folders whose names other users can guess.
 
 
 @pytest.fixture
 def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The temporary folder of this process."""
+    """Creates a folder that this process uses as its temporary folder."""
     with data_folder() as folder:
         folder.chmod(0o1777)
         monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -123,7 +123,7 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def runner() -> Account | None:
-    """Who runs PostgreSQL here."""
+    """Returns the account that runs PostgreSQL, or None if the user of this process runs it."""
     return ensure_account() if os.geteuid() == 0 else None
 
 
@@ -139,7 +139,7 @@ def test_socket_folder_is_private(
     assert folder.parent == temporary
     status = folder.lstat()
     assert (status.st_mode & 0o7777, status.st_uid) == (0o700, owner_ids(runner)[0])
-    # The one from the last start is used again, with what is in it.
+    # The folder of the last start is used again, with its content.
     (folder / ".s.PGSQL.5432.lock").touch()
     assert prepare_socket_folder(long_cluster, runner) == folder
 
@@ -207,7 +207,7 @@ def test_temporary_folder_that_the_account_cannot_enter(
 
 
 def test_server_does_not_start_in_a_folder_of_strangers(temporary: Path) -> None:
-    """Nobody connects to what may listen there, either."""
+    """The gateway also does not connect to a server that may listen in such a folder."""
     data_dir = temporary / ("d" * 60) / ("e" * 60)
     with EmbeddedPostgres(data_dir) as server:
         assert "host=" in server.conninfo

@@ -1,4 +1,4 @@
-"""The database of the examples, and a gateway with a scripted judge for those about policies."""
+"""Fixtures: a database for the examples, and a gateway with a scripted judge for examples about policies."""
 
 import pytest
 
@@ -10,5 +10,5 @@ __all__ = ["judged", "shared_judged"]
 
 @pytest.fixture(scope="session")
 def conninfo(shared_conninfo: str) -> str:
-    """The whole ledger is verified here: no other test may have touched it."""
+    """Returns a separate database. The examples verify the whole ledger, so other tests must not change it."""
     return own_database(shared_conninfo, "examples")

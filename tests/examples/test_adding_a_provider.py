@@ -1,4 +1,4 @@
-"""The preset in CONTRIBUTING.md is the one that runs, and a preset is as short as it says."""
+"""Tests that the preset in CONTRIBUTING.md is in the code, and that each preset has at most ten lines."""
 
 import re
 import textwrap
@@ -14,7 +14,7 @@ _LINES_MAX = 10
 
 
 def _entries() -> list[str]:
-    """The text of each preset."""
+    """Returns the source text of each preset."""
     found = _ENTRY.findall(Path(presets.__file__).read_text())
     assert len(found) == len(presets.PRESETS)
     return [textwrap.dedent(entry) for entry in found]

@@ -1,4 +1,4 @@
-"""The examples in CONTRIBUTING.md are the tests of this folder, word for word."""
+"""Tests that the examples in CONTRIBUTING.md are those of test_writing_tests.py, word for word."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 @dataclass(frozen=True)
 class Code:
-    """A piece of Python: what each name is imported as, and the text of each definition."""
+    """A piece of Python: the import of each imported name, the text of each function, and all used names."""
 
     imported: dict[str, str]
     defined: dict[str, str]

@@ -1,4 +1,4 @@
-"""Every block, command and link of the documents is right: nothing here needs a gateway."""
+"""Tests every code block, command and link of the documents, as far as this needs no gateway."""
 
 import copy
 import importlib.util
@@ -32,10 +32,10 @@ from tollkeeper.settings import Settings
 _LANGUAGES = {"js", "json", "python", "sh", "sql", "text", "toml"}
 _EXEMPTIONS = {"python": "not-run: ", "sh": "not-run: ", "toml": "not-settings: "}
 _MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-# What follows is a command line of ours.
+# The text after this is a command line of tollkeeper.
 _IN_CONTAINER = " exec tollkeeper "
 _FILES = re.compile(r"[\w.-]+\.(?:csv|jsonl|json|toml|gz)\b")
-# What a fragment of settings leaves to the rest of its file.
+# Values that complete a fragment of a settings file.
 _REST_OF_MODEL = {"backend": "rest", "upstream_model": "m", "context_length": 8192}
 _REST_OF_BACKEND = {"kind": "openai", "urls": ["http://127.0.0.1:9/v1"]}
 
@@ -75,7 +75,7 @@ def test_commands_exist(block: Block, tmp_path: Path, monkeypatch: pytest.Monkey
         elif words[:2] == ["python", "-m"]:
             assert importlib.util.find_spec(words[2]) is not None
         else:
-            # Guides run the others, or say why not: `test_guides`.
+            # `test_guides` runs the other commands, unless the guide says why not.
             guide = block.place.startswith(("docs/guides/", "README.md"))
             assert guide or not block.runs, f"{block.place}: no test runs {words[0]!r}"
 
@@ -97,7 +97,7 @@ def test_python_compiles(block: Block) -> None:
 
 
 def _whole_settings(fragment: dict[str, Any]) -> dict[str, Any]:
-    """The fragment with the rest of a file: what it says stays as it is."""
+    """Returns the fragment with the values that it needs to be a whole file. Its own values stay."""
     whole = copy.deepcopy(fragment)
     for model in whole.get("models", []):
         for name, value in _REST_OF_MODEL.items():

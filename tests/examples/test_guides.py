@@ -1,5 +1,5 @@
-"""Every guide from its beginning to its end, as a reader pastes it: commands, Python, Node and curl,
-against one gateway with a scripted model."""
+"""Tests that every guide works if a reader pastes it from the beginning to the end: commands, Python, Node
+and curl, against one gateway with a scripted model."""
 
 import asyncio
 import contextlib
@@ -22,14 +22,14 @@ from tests.support.scripted_gateway import ScriptedGateway, answering_gateway
 from tests.support.sdks import anthropic, openai
 from tollkeeper.domain.access import ADMIN_PERMISSIONS, PROJECT_KEY_PERMISSIONS
 
-__all__ = ["anthropic", "openai"]  # So that they are imported before the first guide runs.
+__all__ = ["anthropic", "openai"]  # They must be imported before the first guide runs.
 
-# The first of them installs Node.
+# The first guide with JavaScript installs Node.
 pytestmark = pytest.mark.timeout(900)
 
 _MODEL = "tollkeeper/smollm2-135m-instruct"
 _WITHIN_S = 120
-# Names that guides give to things. Each guide has things of its own.
+# Names of objects in the guides. Each guide gets separate objects.
 _NAMES = re.compile(r"\b(Acme|Search|search-\w+|No passwords)\b(?!-)")
 _RUN_BY_US = ("curl", "export", "tollkeeper")
 
@@ -47,7 +47,7 @@ def command_line(
     compiled: dict[str, str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Program:
-    """The program over the database of that gateway."""
+    """Returns the command line program, which uses the database of the gateway."""
     parts = conninfo_to_dict(conninfo)
     host, user = quote(str(parts["host"]), safe=""), quote(str(parts["user"]))
     url = f"postgresql://{user}@/{parts['dbname']}?host={host}"
@@ -57,7 +57,7 @@ def command_line(
 
 @dataclass
 class Reader:
-    """Somebody who pastes the blocks of one guide, one after the other."""
+    """A reader who pastes the blocks of one guide, one after the other."""
 
     running: ScriptedGateway
     program: Program
@@ -65,7 +65,7 @@ class Reader:
     project_id: str
     project_key: str
     admin_key: str
-    # What it has exported.
+    # The variables that the reader has exported.
     environment: dict[str, str]
 
     async def paste(self, block: Block) -> None:
@@ -150,7 +150,7 @@ async def _new_reader(running: ScriptedGateway, program: Program, guide: Path) -
         project.id, "own", PROJECT_KEY_PERMISSIONS, None
     )
     await services.billing.credit_grant(organization.id, 10**13, "test")
-    # Reports have something to show.
+    # This call gives the reports a cost to show.
     answer = await running.chat(headers={"Authorization": f"Bearer {project_key}"})
     assert answer.status_code == 200, answer.text
     return Reader(running, program, own, str(project.id), project_key, admin_key, {})

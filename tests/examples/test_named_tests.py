@@ -1,4 +1,4 @@
-"""Every test, class and function that the documents name exists."""
+"""Tests that every test, class and function that the documents name exists."""
 
 import ast
 import functools
@@ -10,10 +10,10 @@ from tests.support.tables import each
 
 _CONFORMANCE = ROOT / "docs" / "conformance.md"
 _NAMED = re.compile(r"`tests/([\w/]+\.py)(?:::(\w+))?`")
-# The page about conformance leaves out the folder.
+# The page about conformance leaves out the folder `tests/`.
 _NAMED_SHORT = re.compile(r"`(?:tests/)?([\w/]+\.py)(?:::(\w+))?`")
 
-# `folder/file.name` or `folder/file.Class.method`, below the source.
+# `folder/file.name` or `folder/file.Class.method`, below src/tollkeeper.
 _CODE = re.compile(r"`((?:[a-z]\w*/)+[a-z]\w*)\.(?!py`)([A-Za-z_]\w*)(?:\.(\w+))?`")
 _SOURCE = ROOT / "src" / "tollkeeper"
 _DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -46,7 +46,7 @@ def test_conformance_names_many() -> None:
 
 
 def _defines(body: list[ast.stmt], *names: str) -> bool:
-    """Whether the first name is defined here, and each further one inside of the one before."""
+    """Returns whether the first name is defined in `body`, and each further name inside of the previous."""
     if not names:
         return True
     found = [node for node in body if isinstance(node, _DEFINITIONS) and node.name == names[0]]
@@ -59,7 +59,7 @@ def test_named_code_exists(path: Path) -> None:
     for file, *names in _CODE.findall(path.read_text()):
         source, wanted = _SOURCE / f"{file}.py", [name for name in names if name]
         if not (_SOURCE / file.partition("/")[0]).is_dir():
-            continue  # a file of another folder
+            continue  # The name is that of a file in another folder.
         if not source.exists() or not _defines(ast.parse(source.read_text()).body, *wanted):
             missing.append(".".join([file, *wanted]))
     assert missing == []

@@ -1,4 +1,4 @@
-"""One test of every kind. CONTRIBUTING.md shows them; `test_contributing` holds the two together."""
+"""Contains one test of every kind. CONTRIBUTING.md shows the tests, and `test_contributing` compares both."""
 
 from __future__ import annotations
 

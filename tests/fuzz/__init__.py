@@ -1,1 +1,1 @@
-"""Readers of foreign bytes under coverage-guided input: `make fuzz`, and a replay in every run."""
+"""Fuzzes code that reads bytes from outside: guided by coverage in `make fuzz`, and from seeds in every run."""

@@ -1,4 +1,4 @@
-"""`make fuzz`: fuzzes every target for a while, prints a table, and keeps the inputs that break one."""
+"""Implements `make fuzz`: fuzzes every target, prints a table, and keeps the inputs that break a target."""
 
 import argparse
 import sys

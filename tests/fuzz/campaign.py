@@ -1,4 +1,4 @@
-"""Runs a target under atheris, in an environment of its own, and reads what libFuzzer found."""
+"""Runs a target under atheris in a separate environment, and reads the results of libFuzzer."""
 
 import hashlib
 import os
@@ -13,12 +13,12 @@ from tests.journeys.clients.environments import python_environment
 
 _PROJECT = Path(__file__).parents[2]
 _LOCKS = Path(__file__).parent / "locks"
-# Inputs that reached something new are kept here between runs; it is not part of the repository.
+# Keeps inputs that reached new code for later runs. The folder is not part of the repository.
 CORPUS = _PROJECT / ".fuzz"
 _LENGTH_MAX = 4096
-# One input may take this long before it counts as a hang, on a machine that does other things too.
+# An input that takes longer counts as a hang. The limit allows for a busy machine.
 _INPUT_WITHIN_S = 60
-_SLACK_S = 300
+_SLACK_S = 300  # Additional time for the start and the end of a run.
 _EXECUTED = re.compile(rb"stat::number_of_executed_units:\s*(\d+)")
 _EDGES = re.compile(rb"cov: (\d+)")
 _CORPUS_SIZE = re.compile(rb"corp: (\d+)/")
@@ -30,13 +30,13 @@ class Campaign:
     executions: int
     edges: int
     corpus: int
-    # The file with the input that broke the target, and what was written about it.
+    # The file with the input that broke the target, and the output of that run.
     crash: Path | None
     said: str
 
 
 def fuzz(target: str, seconds: int) -> Campaign:
-    """Raises NotInstalled where atheris cannot be installed."""
+    """Fuzzes a target for `seconds`. Raises NotInstalled if atheris cannot be installed."""
     python = python_environment("atheris", _LOCKS)
     corpus = CORPUS / target
     corpus.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def fuzz(target: str, seconds: int) -> Campaign:
 
 
 def _paths() -> str:
-    """The sources, and the packages of the interpreter that runs this."""
+    """Returns the paths of the sources and of the packages of this interpreter."""
     packages = sysconfig.get_paths()["purelib"]
     return os.pathsep.join([str(_PROJECT), str(_PROJECT / "src"), packages, *_own_paths()])
 

@@ -1,4 +1,4 @@
-"""What every target checks: work that grows with the input and not faster, and cuts that do not matter."""
+"""Checks that targets share: work grows only linearly with the input, and cuts do not change results."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -7,13 +7,13 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# Calls that do not depend on the input's size.
+# The number of calls that do not depend on the input's size.
 _CALLS_SLACK = 400
 _LENGTH_MIN = 16
 
 
 def pieces(data: bytes, cut_by: bytes) -> list[bytes]:
-    """The data, cut where the bytes of `cut_by` say."""
+    """Cuts the data into pieces. The bytes of `cut_by` are their lengths, and the last piece is the rest."""
     found, start = [], 0
     for step in cut_by:
         end = start + step
@@ -25,13 +25,13 @@ def pieces(data: bytes, cut_by: bytes) -> list[bytes]:
 
 
 def assert_prefix(first: Sequence[object], second: Sequence[object]) -> None:
-    """A cut may show earlier that something is wrong, and never changes what came before."""
+    """Checks that the longer sequence begins with the shorter: a cut may only change when an error is found."""
     shorter, longer = sorted((first, second), key=len)
     assert list(longer[: len(shorter)]) == list(shorter)
 
 
 def assert_linear(work: Callable[[bytes], object], data: bytes) -> None:
-    """Four times the input makes at most about four times the calls, also of functions in C."""
+    """Checks that four times the input needs at most about four times the calls, including those in C."""
     if len(data) < _LENGTH_MIN:
         return
     once, four_times = _calls(work, data), _calls(work, 4 * data)

@@ -1,4 +1,4 @@
-"""Changes JSON so that it stays JSON: bytes that are changed at random are rarely JSON any more."""
+"""Changes JSON so that it stays JSON. After random changes of bytes, data is rarely still JSON."""
 
 import json
 import random
@@ -9,13 +9,13 @@ _VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2**31, 2**53, 2**63, 10**30, 0.5, 1e308, "", "x", "\x00"),
     *("\ud800", "é" * 10, "a" * 300, [], {}, [[]], [None], {"": None}, "null", "1"),
 )
-_JSON_CHANGED = 0.7
+_JSON_CHANGED = 0.7  # The probability of a change to a JSON value. Otherwise, bytes are changed.
 
 
 def mutated(
     data: bytes, size_max: int, seed: int, change_bytes: Callable[[bytes, int], bytes]
 ) -> bytes:
-    """One change of one value in one line, or of some bytes."""
+    """Returns the data with one changed value in one line and maybe reordered lines, or with changed bytes."""
     chance = random.Random(seed)
     if chance.random() > _JSON_CHANGED:
         return change_bytes(data, size_max)
@@ -43,7 +43,7 @@ def _changed(value: Any, chance: random.Random) -> Any:
             parent[key] = chance.choice(_VALUES)
         case 1:
             parent[key] = other_parent[other_key]
-            # A value that holds itself cannot be written.
+            # This raises ValueError if the value now contains itself.
             value = json.loads(json.dumps(value))
         case 2 if isinstance(parent, dict):
             del parent[key]
@@ -57,7 +57,7 @@ def _changed(value: Any, chance: random.Random) -> Any:
 
 
 def _places(value: Any) -> list[tuple[Any, Any]]:
-    """Every value inside of this one, as its parent and its key."""
+    """Returns every value inside of this value, as its parent and its key."""
     found: list[tuple[Any, Any]] = []
     waiting = [value]
     while waiting:

@@ -1,4 +1,4 @@
-"""Targets that read JSON: bodies of requests, answers and usage of every wire, cursors, queries."""
+"""Targets that read JSON (request bodies, and answers and usage of every wire), cursors or queries."""
 
 import contextlib
 import itertools
@@ -60,7 +60,7 @@ _STREAMED_CALL = make_call(streamed=True)
 
 
 def json_bounds(data: bytes) -> None:
-    """The bounds of a body: exact for JSON, and a declared error for anything else."""
+    """Checks that the limits of a body are exact for JSON, and that other data raises only declared errors."""
     try:
         strict_json.check_bounds(data, _ELEMENTS_MAX)
     except InvalidRequest as error:
@@ -75,7 +75,7 @@ def json_bounds(data: bytes) -> None:
 
 
 def _measured(value: object) -> tuple[int, int]:
-    """How many elements a value has, and how deep it is."""
+    """Returns the number of elements of a value, and its depth."""
     if not isinstance(value, dict | list):
         return 0, 0
     inner = [_measured(one) for one in (value.values() if isinstance(value, dict) else value)]
@@ -89,7 +89,7 @@ def _suppressed(work: Callable[..., object], *arguments: object) -> None:
 
 
 def request_body(data: bytes) -> None:
-    """Bodies of every face: a prompt that can be measured, judged and sent, or a declared error."""
+    """Checks that each face reads a body as a prompt that can be measured, judged and sent, or refuses it."""
     for read in (_chat, _responses, _messages, _counted):
         try:
             prompt = read(data)
@@ -136,7 +136,7 @@ _count_decoder = msgspec.json.Decoder(TokenCountRequest)
 
 
 def whole_answer(data: bytes) -> None:
-    """Whole answers of every wire: events, or a declared error. Usage is never a credit."""
+    """Checks that whole answers of every wire give events or a declared error. Usage is never negative."""
     for wire in WIRES.values():
         with contextlib.suppress(MalformedAnswer, TollkeeperError):
             found = wire.read_whole(_CALL, data, secrets=("secret",))
@@ -147,7 +147,7 @@ def whole_answer(data: bytes) -> None:
 
 
 def streamed_answer(data: bytes) -> None:
-    """Records of streams of every wire: the same events, however many come at once."""
+    """Checks that stream records of every wire give the same events, however many are read at once."""
     records = data.split(b"\n")
     for wire in WIRES.values():
         together, failure = _read_stream(wire, [records])
@@ -160,7 +160,7 @@ def streamed_answer(data: bytes) -> None:
 def _read_stream(wire: Wire, batches: Iterable[list[bytes]]) -> tuple[list[Event], str | None]:
     reader = wire.open_stream(_STREAMED_CALL, secrets=("secret",))
     events: list[Event] = []
-    # A call that the backend has given no id gets one by chance.
+    # A tool call to which the backend gave no id gets a random id. Here, it gets a number.
     with patch("uuid.uuid4", side_effect=map(_numbered, itertools.count())):
         for batch in batches:
             events += reader.read(batch)
@@ -183,14 +183,14 @@ def _check_events(events: Iterable[Event]) -> None:
 
 
 def cursor(data: bytes) -> None:
-    """The cursor of a cost report: one that nobody has signed is a declared error, always."""
+    """Checks that a cursor of a cost report without a valid signature always raises a declared error."""
     with contextlib.suppress(InvalidRequest):
         _costs._read_cursor(_ORGANIZATION, _QUERY, data.decode("utf-8", "replace"))
         raise AssertionError("nobody has signed it")
 
 
 def query(data: bytes) -> None:
-    """A query string: values, or a declared error."""
+    """Checks that a query string gives values or a declared error."""
     with contextlib.suppress(InvalidRequest):
         decode_query(data, organization.CostQuery)
 

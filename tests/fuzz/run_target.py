@@ -1,4 +1,4 @@
-"""Fuzzes one target. It runs in an environment that has atheris, with the project's packages beside.
+"""Fuzzes one target, in an environment with atheris and the project's packages.
 
 python -m tests.fuzz.run_target NAME [libFuzzer options] CORPUS
 """

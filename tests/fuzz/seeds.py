@@ -1,4 +1,4 @@
-"""Where fuzzing begins: the cases of other tests, and inputs that were found by fuzzing before."""
+"""Returns the first inputs for fuzzing: cases of other tests, and inputs that fuzzing found before."""
 
 import base64
 import json
@@ -15,7 +15,7 @@ from tollkeeper.services.vault import Vault
 
 _FOUND = Path(__file__).parent / "found"
 _RECORDED = Path(__file__).parents[1] / "journeys" / "exchanges" / "recorded"
-# The bytes by which a target cuts its input.
+# The first bytes of an input are the lengths of the pieces into which a target cuts the rest.
 _NO_CUT = bytes([255] * 8)
 _CUTS = bytes([1, 2, 3, 5, 8, 13, 21, 34])
 _ANSWERS = (
@@ -27,7 +27,7 @@ _ANSWERS = (
     b"HTTP/1.1 204 No Content\r\n\r\n",
     b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nother",
 )
-# The length of the headers, headers of several types, and a payload.
+# Each frame consists of the headers' length, headers of several types, and a payload.
 _FRAMES = (
     b"\x10\x0b:event-type\x07\x00\x01x{}",
     b"\x10\x0b:event-type\x07\x00\x01x",
@@ -57,7 +57,7 @@ _INPUTS = {
     "query": _QUERIES,
     "json_bounds": _BODIES,
 }
-# Those whose target cuts them.
+# Inputs of the targets that cut their input into pieces.
 _CUT_INPUTS = {
     "event_stream": tuple(stream for stream, _ in CASES.values()),
     "aws_event_stream": _FRAMES,
@@ -96,7 +96,7 @@ def _cut(inputs: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _cursor(organization: UUID) -> bytes:
-    """One that is signed for another organization."""
+    """Returns a cursor that is signed for this organization, which is not that of the target."""
     signed = Vault(b"0" * 32).sign(bytes(16), "cost-cursor", organization.bytes, b"[]")
     return base64.urlsafe_b64encode(signed).rstrip(b"=")
 

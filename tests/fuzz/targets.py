@@ -1,4 +1,4 @@
-"""The targets by name. Each takes any bytes, and raises where something is wrong with a reader."""
+"""Lists the targets by name. A target takes any bytes, and raises if the code that reads them has a fault."""
 
 from collections.abc import Callable
 
@@ -18,5 +18,5 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "cursor": json_targets.cursor,
     "query": json_targets.query,
 }
-# Those that read JSON, or lines of it.
+# The targets that read JSON, or lines of JSON.
 JSON_TARGETS = frozenset({"json_bounds", "request_body", "whole_answer", "streamed_answer"})

@@ -1,4 +1,4 @@
-"""Every target withstands its seeds, and what fuzzing has found before. With --prove it is fuzzed."""
+"""Tests every target with its seeds and with inputs that fuzzing found before. With --prove, also fuzzes it."""
 
 import random
 
@@ -25,7 +25,7 @@ def test_seeds_and_what_was_found(name: str) -> None:
 
 @each("name", TARGETS)
 def test_seeds_with_changes(name: str) -> None:
-    """Without atheris: changes by chance, the same in every run."""
+    """Changes seeds at random without atheris. The changes are the same in every run."""
     chance = random.Random(name)
     seeds = [seed for seed in seeds_of(name) if len(seed) < 2000]
     for _ in range(_CHANGED_MAX):

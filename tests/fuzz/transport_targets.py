@@ -1,4 +1,4 @@
-"""Targets that read bytes of a connection: streams and answers of backends, requests, headers."""
+"""Targets that read bytes of a connection: streams and answers of backends, requests and headers."""
 
 import asyncio
 import contextlib
@@ -19,12 +19,12 @@ from tollkeeper.domain.keys import key_digest, key_kind, redact_key
 
 _FRAME_BYTES_MAX = 64
 _HEADER_BYTES_MAX = 4096
-_CUTS = 8
+_CUTS = 8  # The number of bytes at the beginning of an input that say where the rest is cut.
 _loop = asyncio.new_event_loop()
 
 
 def event_stream(data: bytes) -> None:
-    """Server-sent events: the same payloads for every cut, none larger than a record may be."""
+    """Checks that server-sent events have the same payloads for every cut, none above the size limit."""
     stream = data[_CUTS:]
     whole = _check_cuts(EventStreamParser, stream, data[:_CUTS])
     assert all(len(payload) <= _FRAME_BYTES_MAX for payload in whole)
@@ -32,8 +32,8 @@ def event_stream(data: bytes) -> None:
 
 
 def aws_event_stream(data: bytes) -> None:
-    """AWS's frames: the same records for every cut. Random bytes have no right checksum, so the input
-    is also put into a frame that has: its first byte is the length of the headers."""
+    """Checks that AWS's frames give the same records for every cut. Random bytes have no valid checksum, so
+    the input is also put into a valid frame. The input's first byte is the length of the headers."""
     stream, cuts = data[_CUTS:], data[:_CUTS]
     _check_cuts(AwsEventStreamParser, stream, cuts)
     _check_cuts(AwsEventStreamParser, _framed(stream) + stream, cuts)
@@ -73,12 +73,12 @@ def _payloads(
 
 
 def http_answer(data: bytes) -> None:
-    """Answers of upstreams: declared failures only, and the same answer for every cut."""
+    """Checks that a backend's answer raises only declared failures, and is the same for every cut."""
     answer = data[_CUTS:]
     whole = _loop.run_until_complete(_answer([answer]))
     cut = _loop.run_until_complete(_answer(pieces(answer, data[:_CUTS])))
     if whole[2] or cut[2]:
-        # A failure may come after some of the body, or before it: what is read is never different.
+        # A cut may change when the failure is found, but not the data that is read before it.
         assert whole[0] is None or cut[0] is None or whole[0] == cut[0]
         assert_prefix(whole[1], cut[1])
     else:
@@ -86,7 +86,7 @@ def http_answer(data: bytes) -> None:
 
 
 class _Transport(asyncio.Transport):
-    """Takes what is written, and forgets it."""
+    """Ignores written data."""
 
     def write(self, data: object) -> None: ...
 
@@ -104,7 +104,7 @@ class _Transport(asyncio.Transport):
 
 
 async def _answer(segments: list[bytes]) -> tuple[object, bytes, bool]:
-    """The head, the body, and whether the exchange failed."""
+    """Returns the head, the body, and whether the exchange failed."""
     connection = Connection(lambda _: None, lambda _: None)
     connection.connection_made(_Transport())
     connection.send(b"", b"", deadline=_loop.time() + 3600, idle_s=3600)
@@ -125,7 +125,7 @@ async def _answer(segments: list[bytes]) -> tuple[object, bytes, bool]:
 
 
 def request(data: bytes) -> None:
-    """Requests: declared refusals only, the same requests for every cut, bounded heads."""
+    """Checks that requests are the same for every cut, have bounded heads, and raise only declared errors."""
     raw = data[_CUTS:]
     whole, refused = _requests([raw])
     cut, refused_cut = _requests(pieces(raw, data[:_CUTS]))
@@ -149,7 +149,7 @@ def _requests(segments: list[bytes]) -> tuple[list[object], bool]:
 
 
 def content_type(data: bytes) -> None:
-    """The Content-Type of a request: a verdict, which blanks and case do not change."""
+    """Checks that case and a trailing semicolon do not change whether a Content-Type is accepted."""
     plain = _is_accepted(data)
     assert _is_accepted(data.swapcase()) == plain or not data.isascii()
     assert _is_accepted(data + b" ;") == plain or b'"' in data
@@ -165,7 +165,7 @@ def _is_accepted(value: bytes) -> bool:
 
 
 def key(data: bytes) -> None:
-    """An API key in its headers: a caller's key, or 401."""
+    """Checks that an API key in the headers is either read or refused with 401."""
     values = data.split(b"\n")
     headers = {b"authorization": tuple(values[:1]), b"x-api-key": tuple(values[1:])}
     for kind in KeyKind:
@@ -175,6 +175,6 @@ def key(data: bytes) -> None:
             assert len(redact_key(presented)) <= 11
             if key_kind(presented) is not None:
                 assert len(presented) == 42
-                # One letter changed is no key any more.
+                # A key with one changed character is not valid.
                 other = "a" if presented[10] != "a" else "b"
                 assert key_kind(presented[:10] + other + presented[11:]) is None

@@ -1,7 +1,7 @@
-"""Requests byte by byte, and how many answers of which status they get (RFC 9110 and RFC 9112).
+"""Contains raw requests and the statuses of their answers (RFC 9110 and RFC 9112).
 
-The ideas come from parsers' test vectors and from lists of request smuggling. Every row is one
-connection. Where the server does not close, a further request is sent and must be answered.
+The ideas come from parsers' test vectors and from lists of request smuggling attacks. Every case is one
+connection. If the server does not close it, the test sends a further request, which must be answered.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class Case:
     name: str
     raw: bytes
     statuses: tuple[int, ...]
-    # What the application is given: method, path and body of each request that it answers.
+    # Method, path and body of each request that the application answers.
     seen: tuple[tuple[str, bytes, bytes], ...] = ()
     closes: bool = False
 
@@ -41,7 +41,7 @@ _ACCEPTED = [
     _one("empty query", _get(b"GET /a? HTTP/1.1"), "GET", b"/a"),
     _one("dots stay", _get(b"GET /a/../b/./c HTTP/1.1"), "GET", b"/a/../b/./c"),
     _one("escapes stay", _get(b"GET /%2e%2F%00 HTTP/1.1"), "GET", b"/%2e%2F%00"),
-    # RFC 9112 allows to read a request line by its words.
+    # RFC 9112 allows servers to split a request line at any whitespace.
     _one("two blanks", _get(b"GET  / HTTP/1.1"), "GET", b"/"),
     _one("two slashes", _get(b"GET //a HTTP/1.1"), "GET", b"//a"),
     _one("long path", _get(b"GET /" + b"a" * 4000 + b" HTTP/1.1"), "GET", b"/" + b"a" * 4000),
@@ -145,7 +145,7 @@ _ACCEPTED = [
 
 
 def _last(name: str, raw: bytes) -> Case:
-    """Answered, and the connection ends, whatever follows."""
+    """Returns a case with one answer, after which the server closes the connection."""
     return Case(name, raw, (200,), (_A_GET,), closes=True)
 
 

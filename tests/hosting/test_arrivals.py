@@ -1,4 +1,4 @@
-"""Requests of many connections begin a few in each turn of the loop, and their owners take turns."""
+"""Tests that only a few requests begin in each turn of the event loop, and that their owners take turns."""
 
 import asyncio
 import socket
@@ -21,12 +21,12 @@ _LIMITS = HttpLimits(
     write_timeout_s=20,
     connections_max=1000,
 )
-_PER_TURN, _OF_ONE = 8, 4
+_PER_TURN, _OF_ONE = 8, 4  # Requests in each turn of the event loop: of all owners, of one owner.
 _PATIENCE_S = 20
 
 
 class _Server:
-    """Notes each request when its application is called, with the turn of the loop."""
+    """A server that records each request, and the turn of the event loop in which its application is called."""
 
     def __init__(self, turns: FairTurns) -> None:
         self.turns = turns
@@ -59,7 +59,7 @@ class _Server:
 
     async def begun(self, count: int) -> None:
         async with asyncio.timeout(_PATIENCE_S):
-            while len(self.began) < count:  # noqa: ASYNC110 - it is counted
+            while len(self.began) < count:  # noqa: ASYNC110 - the application only counts
                 await asyncio.sleep(0.001)
 
     @asynccontextmanager
@@ -88,10 +88,10 @@ _FROM_MANY_ADDRESSES = [f"127.0.0.{number}" for number in range(2, 2 + _CROWD)]
 
 
 async def _begun_before(server: _Server, path: str, one: socket.socket, crowd: list[str]) -> int:
-    """How many requests of a crowd from these addresses begin before one that is sent behind them."""
+    """Returns how many requests of a crowd at these addresses begin before a request that is sent last."""
     callers = [await server.connect(source) for source in crowd]
     begun = len(server.began)
-    # All of it lies ready before the loop looks at any of it.
+    # All requests have arrived before the event loop reads any of them.
     for caller in callers:
         caller.send(_request("/crowd"))
     one.send(_request(path))
@@ -112,7 +112,7 @@ async def test_who_is_known_does_not_wait_behind_a_crowd(crowd: list[str]) -> No
 async def test_a_stranger_does_not_wait_behind_a_crowd_from_elsewhere() -> None:
     async with _Server(FairTurns(_PER_TURN, _OF_ONE)).running() as server:
         stranger = await server.connect("127.0.0.2")
-        # Those that came before it, and one turn of both.
+        # Only requests that arrived before it, and those of one turn with both, begin first.
         before = await _begun_before(server, "/stranger", stranger, _FROM_ONE_ADDRESS)
         assert before <= _PER_TURN + 2
 
@@ -164,7 +164,7 @@ async def test_a_server_that_stops_begins_nothing_that_waits() -> None:
 
 
 async def _request_behind_many(server: _Server) -> socket.socket:
-    """A connection whose request has arrived, and waits for its turn behind others."""
+    """Returns a connection whose request has arrived, and waits for its turn after other requests."""
     one = await server.connect()
     for _ in range(200):
         server.turns.wait(None, lambda: None)

@@ -1,4 +1,4 @@
-"""Whether an address can be reached, and what is said of one that cannot be called at all."""
+"""Tests the check whether an address can be reached, and its messages about invalid addresses."""
 
 from tests.support.tables import each
 from tests.support.upstream import Upstream, chat, unused_url

@@ -1,4 +1,4 @@
-"""Connections that come and go at any moment: no task and no descriptor is left of them."""
+"""Tests that connections which open and close at any moment leave no task, descriptor or memory behind."""
 
 import asyncio
 import gc
@@ -31,7 +31,7 @@ _TOGETHER = 20
 
 
 async def _app(exchange: Exchange) -> None:
-    """Answers a large request before it has arrived, others at once or in many pieces."""
+    """Answers a large request before its body has arrived, and other requests in many pieces."""
     if exchange.head.path == b"/large":
         exchange.answer(200, b"content-length: 2\r\n", b"ok")
         return
@@ -95,7 +95,7 @@ async def test_a_connection_that_comes_while_the_server_stops_is_closed() -> Non
     await server.start(listener)
     with socket.create_connection(listener.getsockname()) as caller:
         caller.setblocking(False)
-        # After these turns of the loop it is accepted, and the loop has made nothing of it yet.
+        # After these turns of the event loop, the connection is accepted, but not yet set up.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         server.stop_accepting()
@@ -105,7 +105,7 @@ async def test_a_connection_that_comes_while_the_server_stops_is_closed() -> Non
 
 
 async def test_a_connection_that_ends_leaves_memory_without_a_garbage_collection() -> None:
-    """Collections are rare in a worker, and thousands of connections may come and go before one."""
+    """Garbage collections are rare in a worker. Thousands of connections may end between two of them."""
     server = HttpServer(_app, _LIMITS)
     listener = bind("127.0.0.1", 0, setting="test")
     await server.start(listener)
@@ -115,7 +115,7 @@ async def test_a_connection_that_ends_leaves_memory_without_a_garbage_collection
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
         async with asyncio.timeout(_PATIENCE_S):
-            while not connections:  # noqa: ASYNC110 - the server tells nobody
+            while not connections:  # noqa: ASYNC110 - the server sets no event
                 await asyncio.sleep(0)
             known = weakref.ref(next(iter(connections)))
             writer.write(b"GET / HTTP/1.1\r\nhost: here\r\n\r\nGET /")

@@ -1,4 +1,4 @@
-"""Which connections are closed if there is no room for all."""
+"""Tests which connections are closed if there are more than the limit."""
 
 from collections import Counter
 
@@ -77,7 +77,7 @@ def test_busy_connections_are_never_closed() -> None:
     assert not room.enter(_Connection(), "new")
     assert len(room) == 200
     busy[150].waits_for_client = True
-    # The search goes on where the last one ended.
+    # Each search continues at the connection where the last search ended.
     assert any(room.enter(_Connection(), "new") for _ in range(4))
     assert busy[150].closed
 

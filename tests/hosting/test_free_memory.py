@@ -1,4 +1,4 @@
-"""Memory that a peak has left is given back to the system."""
+"""Tests that free memory after a peak is returned to the operating system."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def _resident_bytes() -> int:
 
 
 def _leave_a_peak() -> bytes:
-    """Large blocks are freed below a small one that stays, so that glibc itself keeps them all."""
+    """Frees many blocks below a block that stays, so that glibc does not return them. Returns this block."""
     blocks = [bytes(_BLOCK) for _ in range(_PEAK_BYTES // _BLOCK)]
     stays = bytes(_BLOCK)
     blocks.clear()
@@ -51,7 +51,7 @@ def test_a_busy_process_is_not_held_up(heap: Heap) -> None:
 
 
 class _SmallHeap(Heap):
-    """A heap as it is after small peaks, and with which nothing was done yet."""
+    """A heap that has no more free memory than allowed. It counts the calls of `trim`."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The quick HTTP client of the tests sees what httpx2 sees with its own transport."""
+"""Tests that the tests' fast HTTP client gives the same answers and errors as httpx2's own transport."""
 
 import asyncio
 from collections.abc import AsyncIterator

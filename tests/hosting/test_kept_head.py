@@ -1,4 +1,4 @@
-"""A head that came before on its connection: recognised where it is the same, and never otherwise."""
+"""Tests that a head is recognized if it differs from the last head of its connection only in the length."""
 
 import random
 from itertools import pairwise
@@ -29,7 +29,7 @@ _FIRST = _post(b"3", b"abc")
 
 
 def _behind(first: bytes, data: bytes) -> HttpExchange | None:
-    """What `data` is recognised as on a connection that has had the first request."""
+    """Returns the request that is recognized in `data` after the request `first`, or None."""
     receiver = RequestReceiver()
     parser = RequestParser(receiver, _HEADER_BYTES_MAX)
     start = 0
@@ -50,7 +50,7 @@ def test_only_the_length_may_differ(body: bytes) -> None:
 
 @each("cuts", [(0,), (1,), (1, 2), (0, 1, 2, 3, 4)])
 def test_the_body_may_come_later(cuts: tuple[int, ...]) -> None:
-    """A client that sends the head and the body one after the other, as many SDKs do."""
+    """Many SDKs send the head and the body one after the other."""
     body = b"\r\nGET"
     head = _post(b"%d" % len(body), b"")
     receiver = RequestReceiver()
@@ -67,7 +67,7 @@ def test_the_body_may_come_later(cuts: tuple[int, ...]) -> None:
     assert found.body == body
     assert parser.exchange is None
     assert parser.parse_repeated(_FIRST) is not None
-    # What follows within the same segment is not a part of the body.
+    # Bytes after the body in the same segment are not part of the body.
     again = parser.parse_repeated(head)
     assert again is not None
     assert parser.feed(body + _FIRST, 0) == len(body)
@@ -129,7 +129,7 @@ def test_such_heads_are_not_kept(first: bytes) -> None:
 
 
 def test_a_connection_of_many_callers_keeps_no_heads() -> None:
-    """Behind a proxy, heads follow each other that are never the same."""
+    """On a connection from a proxy, the heads of many clients follow each other and always differ."""
     parser = RequestParser(RequestReceiver(), _HEADER_BYTES_MAX)
 
     def feed(data: bytes) -> None:
@@ -146,7 +146,7 @@ def test_a_connection_of_many_callers_keeps_no_heads() -> None:
 
 
 def test_a_head_within_a_request_is_none() -> None:
-    """While a request is under way, the same bytes are a part of it."""
+    """While a request is incomplete, bytes that equal a head are part of this request."""
     receiver = RequestReceiver()
     parser = RequestParser(receiver, _HEADER_BYTES_MAX)
     for piece in (_FIRST[:-3], b"abc", _post(b"%d" % (2 * len(_FIRST)), b"")):
@@ -161,7 +161,7 @@ def test_a_head_within_a_request_is_none() -> None:
 
 
 def _cut(segments: list[bytes], chance: random.Random) -> list[bytes]:
-    """Some of the segments in two."""
+    """Cuts some of the segments in two."""
     cut = []
     for segment in segments:
         at = chance.randrange(len(segment) + 1)

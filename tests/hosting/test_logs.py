@@ -1,4 +1,4 @@
-"""The log: one event per line, JSON or for people, libraries included."""
+"""Tests the log, as JSON and as text for people, including the events of libraries."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Which gateways serve with a data folder, as `tollkeeper reload` sees it."""
+"""Tests how `tollkeeper reload` finds the gateways that serve with a data folder."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from tollkeeper.settings import Settings
 
 
 def test_no_other_user_can_lock_the_file_of_a_gateway(tmp_path: Path) -> None:
-    """A lock on the file of a dead gateway would let `reload` signal a stranger's process."""
+    """If another user locks a dead gateway's file, `reload` would send a signal to an unrelated process."""
     settings = Settings.model_validate({"database": {"data_dir": tmp_path}})
     with registered_gateway(settings):
         assert serving_pids(settings) == [os.getpid()]

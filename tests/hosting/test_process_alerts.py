@@ -1,4 +1,4 @@
-"""The alerts that a gateway keeps in its own process."""
+"""Tests the alerts that a gateway keeps in its own process, and their delivery."""
 
 import asyncio
 import json

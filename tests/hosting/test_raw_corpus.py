@@ -1,4 +1,4 @@
-"""The corpus of raw requests against the real server: whole, and cut at every byte."""
+"""Tests the real server with the corpus of raw requests: whole, cut in two, and byte by byte."""
 
 import asyncio
 import random
@@ -31,7 +31,7 @@ _QUICK_CUTS = 3
 
 
 class _Recorder:
-    """An application that answers every request and remembers it."""
+    """An application that answers and records every request."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, bytes, bytes]] = []
@@ -74,7 +74,7 @@ async def _exchange(address: tuple[str, int], *segments: bytes) -> bytes:
         with suppress(ConnectionError):
             for segment in segments:
                 await loop.sock_sendall(connection, segment)
-                # The server runs in this loop: it reads what has arrived.
+                # The server runs in this event loop. It reads the segment in these turns.
                 for _ in range(5):
                     await asyncio.sleep(0)
         received = b""
@@ -86,7 +86,7 @@ async def _exchange(address: tuple[str, int], *segments: bytes) -> bytes:
 
 
 def _statuses(received: bytes) -> list[int]:
-    """Of all answers, read by their lengths: nothing may be left between or behind them."""
+    """Returns the statuses of all answers. Checks that there are no bytes between or after the answers."""
     statuses = []
     while received:
         head, _, rest = received.partition(b"\r\n\r\n")
@@ -118,10 +118,10 @@ def test_cases_have_names_of_their_own() -> None:
 
 @pytest.mark.parametrize("case", CORPUS, ids=lambda case: case.name)
 async def test_case(case: Case, proof: Proof) -> None:
-    """One answer for each request and no more, whole, in two segments, and byte by byte."""
+    """Checks that each request gets one answer if it is sent whole, in two segments, and byte by byte."""
     app = _Recorder()
     places = range(1, len(case.raw))
-    # A head of many bytes that are all alike is cut at a part of its places.
+    # A long request is cut only at some of its bytes.
     cuts = min(len(places), proof.size(quick=_QUICK_CUTS, long=500))
     async with _serving(app) as address:
         await _check(app, address, case, case.raw)
@@ -134,8 +134,8 @@ async def test_case(case: Case, proof: Proof) -> None:
 
 @each("case", [case for case in CORPUS if not case.closes], ids=lambda case: case.name)
 async def test_case_again(case: Case) -> None:
-    """The same bytes are answered in the same way a second and a third time: the server may recognise
-    a head that it has parsed before."""
+    """Checks that the same bytes get the same answer a second and a third time, because the server may
+    recognize a head that it has parsed before."""
     app = _Recorder()
     thrice = Case(case.name, case.raw * 3, case.statuses * 3, case.seen * 3)
     async with _serving(app) as address:
@@ -143,7 +143,7 @@ async def test_case_again(case: Case) -> None:
 
 
 async def test_a_case_behind_a_case(proof: Proof) -> None:
-    """Accepted cases in any order on one connection: each is answered as if it were alone."""
+    """Sends accepted cases in random order on one connection. Each is answered as if it were alone."""
     accepted = [case for case in CORPUS if not case.closes]
     app = _Recorder()
     rounds = proof.size(quick=20, long=2000)

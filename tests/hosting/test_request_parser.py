@@ -1,4 +1,4 @@
-"""The request parser under arbitrary bytes: declared errors only, and the same for every cut."""
+"""Tests that the request parser raises only declared errors, and gives the same result for every cut."""
 
 import random
 
@@ -19,7 +19,7 @@ _PIECES += [
 
 
 def _parsed(*segments: bytes) -> tuple[list[object], bool]:
-    """What was parsed, and whether the rest was refused."""
+    """Returns the parsed requests, and whether the rest was refused."""
     exchanges, refused = parse_requests(segments, _HEADER_BYTES_MAX)
     return [content_of(exchange) for exchange in exchanges], refused
 
@@ -45,7 +45,7 @@ def _mutated(seed: int) -> bytes:
 
 
 def test_mutations_of_the_corpus(proof: Proof) -> None:
-    """What a request is does not depend on how it arrives: a cut makes no request of a body."""
+    """Checks that cuts do not change the parsed requests: a cut never turns a body into a request."""
     mutations = proof.size(quick=500, long=200_000)
     for seed in range(mutations):
         raw = _mutated(seed)

@@ -1,4 +1,4 @@
-"""The end of a worker: its steps in their order, and what becomes of a step that does not end."""
+"""Tests the shutdown of a worker: the order of its steps, and steps that do not end."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -24,7 +24,7 @@ _IN_ORDER = [
 
 @dataclass
 class Process:
-    """Everything that a worker ends, with a diary. `stuck` names a step that never ends."""
+    """All parts of a worker that the shutdown ends. They record their steps. The step `stuck` never ends."""
 
     stuck: str = ""
     everything_written: bool = True
@@ -43,7 +43,7 @@ class Process:
         return self.diary
 
     async def note(self, step: str) -> None:
-        # Whatever has to wait does: a step that were not waited for would be noted too late.
+        # Because of this pause, a step for which the shutdown does not wait is recorded too late.
         await asyncio.sleep(0)
         if step == self.stuck:
             await asyncio.Event().wait()
@@ -108,7 +108,7 @@ async def test_a_step_that_never_ends_keeps_no_other_waiting(
         monkeypatch.setattr(shutdown, name, 0.05)
     expected = [step for step in _IN_ORDER if step != stuck]
     if stuck in ("books are written", "chores stop"):
-        # Who does not know that nothing is held, or may still prove its life, stays on the list.
+        # A worker that may have unwritten costs, or may send heartbeats, does not sign off.
         expected.remove("signs off")
     assert await Process(stuck=stuck).end() == expected
 
@@ -116,8 +116,8 @@ async def test_a_step_that_never_ends_keeps_no_other_waiting(
 async def test_the_supervisor_waits_for_the_longest_shutdown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """So no worker is killed in an orderly end. The calls take all of theirs here, so that nothing
-    is left of the grace for the costs."""
+    """The supervisor must not kill a worker during an orderly shutdown. In this test, calls use the whole
+    grace period, so that none of it is left for writing costs."""
     for name in (name for name in vars(shutdown) if name.endswith("_S")):
         monkeypatch.setattr(shutdown, name, getattr(shutdown, name) / 100)
     given: list[float] = []

@@ -1,4 +1,4 @@
-"""What a worker has in its memory: nothing that only commands, pages or the supervisor need."""
+"""Tests that a worker imports no module that only commands, pages or the supervisor need."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.support.program import Program, serving
 
 pytestmark = pytest.mark.slow
 
-# Python imports a module of this name at its start, if it finds one.
+# The source of sitecustomize.py, which Python imports at its start. It stores a worker's modules.
 _NOTES_MODULES = """
 import atexit, os, sys
 if "tollkeeper.worker" in sys.orig_argv:
@@ -19,8 +19,8 @@ if "tollkeeper.worker" in sys.orig_argv:
     atexit.register(note)
 """
 _NOT_IN_A_WORKER = (
-    # Of libraries: what writes in colour, parses commands, serves pages, traces where nobody asked
-    # for it, or calls providers by code that is not ours.
+    # Libraries, for example for colored output, commands, pages, tracing (which is disabled here)
+    # and calls to providers.
     *("rich", "pygments", "typer", "click", "jinja2", "starlette", "uvicorn", "plotly"),
     *(
         "opentelemetry",
@@ -36,7 +36,7 @@ _NOT_IN_A_WORKER = (
         "aiohttp",
     ),
     *("alembic", "sqlalchemy", "fastapi", "multiprocessing", "unittest", "yaml"),
-    # Of ours.
+    # Our own modules.
     *("tollkeeper.cli", "tollkeeper.console", "tollkeeper.hosting.supervisor"),
     *("tollkeeper.hosting.operator_listener", "tollkeeper.api.openapi"),
     "tollkeeper.storage.migrations",
@@ -45,7 +45,7 @@ _NOT_IN_A_WORKER = (
 
 @pytest.fixture
 def modules(cold_program: Program, tmp_path: Path) -> list[str]:
-    """Those of a worker that has answered a request and has ended."""
+    """Returns the modules of a worker that has answered a request and has ended."""
     (tmp_path / "sitecustomize.py").write_text(_NOTES_MODULES)
     noted = tmp_path / "modules"
     program = cold_program.with_environment(PYTHONPATH=str(tmp_path), TEST_MODULES=str(noted))

@@ -1,4 +1,4 @@
-"""Workers as the supervisor holds them: loading before they are needed, and never left behind."""
+"""Tests the worker processes of the supervisor: they load before they are needed, and none is left behind."""
 
 import asyncio
 import socket
@@ -16,7 +16,7 @@ def _workers() -> list[psutil.Process]:
 
 
 def _only_worker() -> psutil.Process:
-    """Waits for the child to become the worker's program: right after the start it is not yet."""
+    """Waits until the child process runs the worker's program, and returns it."""
     until = time.monotonic() + 60
     while len(found := _workers()) != 1 and time.monotonic() < until:
         time.sleep(0.01)
@@ -52,7 +52,7 @@ async def test_a_worker_that_has_ended_leaves_nothing_behind() -> None:
         process = _only_worker()
         worker = workers.take()
         process.kill()
-        # Its end of the channel is closed when it is gone, and only then.
+        # The worker's end of the channel is closed only when the process is gone.
         psutil.wait_procs([process], timeout=60)
         with pytest.raises(OSError):
             await worker.start(listener, {"kind": "start"})
@@ -67,7 +67,7 @@ async def test_a_worker_that_is_killed_while_it_loads_is_noticed() -> None:
         try:
             await worker.start(listener, {"kind": "start"})
         except OSError:
-            return  # it was gone before it could be told
+            return  # The worker was gone before it could get the message.
         assert not await worker.becomes_ready(60)
         assert await asyncio.wait_for(worker.wait(), 60) < 0
 

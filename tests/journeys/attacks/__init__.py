@@ -1,1 +1,1 @@
-"""Published advisories of gateways and of the libraries below them, replayed against this one."""
+"""Replays published advisories about gateways and their libraries against this gateway."""

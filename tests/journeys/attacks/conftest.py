@@ -1,4 +1,4 @@
-"""The gateway of the replayed attacks."""
+"""Fixtures for the replayed attacks: a separate database, and an address that records connections."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ def conninfo(shared_conninfo: str) -> str:
 
 @dataclass
 class Bait:
-    """An address that nobody has a reason to connect to."""
+    """An address to which the gateway has no reason to connect, with the data that it received."""
 
     url: str
     visits: list[bytes] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Each test is named by the advisory that it replays."""
+"""Tests that published attacks fail. Each test has the name of the advisory that it replays."""
 
 import asyncio
 from typing import Any
@@ -33,7 +33,7 @@ _INJECTIONS = (
 async def test_litellm_cve_2024_6587_an_address_in_the_body(
     scripted: ScriptedGateway, bait: Bait, field: str
 ) -> None:
-    """A caller who names another server would get the operator's key sent to it."""
+    """If a client could name another server, the gateway would send the operator's key to it."""
     found = await scripted.chat(**{field: bait.url})
     assert_error(found, 400, "invalid_request", param=field)
     assert bait.visits == []
@@ -68,7 +68,7 @@ async def test_portkey_1596_a_model_that_changes_the_address(
 async def test_litellm_cve_2024_5225_2025_45809_2026_42208_sql_in_every_place(
     scripted: ScriptedGateway, text: str
 ) -> None:
-    """The last of them sat in the path of a failed authentication."""
+    """The last of these vulnerabilities was in the code that runs after a failed authentication."""
     client, admin = scripted.gateway.client, scripted.tenant.as_admin
     for headers in (
         {"Authorization": f"Bearer {text}"},
@@ -89,7 +89,7 @@ async def test_litellm_cve_2024_5225_2025_45809_2026_42208_sql_in_every_place(
     for path in ("policies", "projects/x/effective_policies?x=", "admin_api_keys"):
         found = await client.get(f"/v1/organization/{path}/{text}", headers=admin)
         assert 400 <= found.status_code < 500, (path, found.text)
-    # A session and a user are only words.
+    # The session and the user are only texts, so the gateway accepts them.
     headers = {**scripted.tenant.as_customer, "X-Service-Session-ID": text}
     assert (await scripted.chat(headers=headers, user=text)).status_code == 200
     assert (await scripted.balance())["settled"] == COST
@@ -172,7 +172,7 @@ async def test_litellm_cve_2025_11203_a_health_page_with_secrets(
 async def test_litellm_cve_2026_49468_and_starlette_cve_2026_48710_a_host_that_is_a_path(
     scripted: ScriptedGateway, host: str
 ) -> None:
-    """The host has no part in the choice of a route: without a key nothing is answered."""
+    """The host has no influence on the choice of a route, so a request without a key is always refused."""
     address = scripted.gateway.base_url.removeprefix("http://")
     name, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(name, int(port))
@@ -195,7 +195,7 @@ async def test_litellm_cve_2026_49468_and_starlette_cve_2026_48710_a_host_that_i
 async def test_litellm_cve_2026_42271_and_bifrost_cve_2026_90898_a_command_in_a_request(
     scripted: ScriptedGateway, bait: Bait, tool: dict[str, Any]
 ) -> None:
-    """The gateway runs no tools: it starts nothing and connects to nobody."""
+    """The gateway runs no tools: it starts no process, and does not connect to the named server."""
     children = psutil.Process().children(recursive=True)
     tool = {name: bait.url if value == "{bait}" else value for name, value in tool.items()}
     body = {"model": MODEL, "input": "Hello", "tools": [tool]}
@@ -221,7 +221,7 @@ async def test_aiohttp_cve_2025_69223_an_answer_that_unpacks_without_end(
 
 
 async def test_another_organizations_objects_do_not_exist(scripted: ScriptedGateway) -> None:
-    """The class of most findings in multi-tenant gateways: an id of another organization."""
+    """Most findings in multi-tenant gateways are of this kind: a client uses another organization's id."""
     stranger = await scripted.with_tenant()
     policy = await scripted.gateway.make_policy(scripted.tenant)
     client, headers = scripted.gateway.client, stranger.tenant.as_admin
