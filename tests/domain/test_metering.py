@@ -119,7 +119,7 @@ def test_a_prompt_that_is_only_bounded_is_not_counted() -> None:
     assert meter.prompt_is_unknown
     assert not Meter(call, 10**6).prompt_is_unknown
     first = Meter(call, 10**6, prompt_is_counted=False)
-    first.count([UsageReport(ReportedUsage(prompt_tokens=7, reports_prompt_first=True))])
+    first.count([UsageReport(ReportedUsage(prompt_tokens=7, reports_prompt_before_output=True))])
     assert not first.prompt_is_unknown
     assert first.charge().usage.prompt_tokens == 7
     meter.count([UsageReport(ReportedUsage(prompt_tokens=3, completion_tokens=4))])

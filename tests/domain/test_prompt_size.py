@@ -209,7 +209,7 @@ def test_bytes_bound_a_template_that_indents_tools(template: str, escapes: bool)
 def test_a_model_that_searches_on_its_own_is_always_held_for_its_searches() -> None:
     size = measure_prompt(make_prompt())
     assert size.sent_to(MODEL) is size
-    model = replace(MODEL, token_bounds=TokenBounds(searches_unasked=40))
+    model = replace(MODEL, token_bounds=TokenBounds(unrequested_searches_max=40))
     found = size.sent_to(model)
     assert (found.web_searches, found.bound(model)) == (40, MODEL.context_length)
     assert not found.is_text_only

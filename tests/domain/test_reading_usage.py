@@ -239,7 +239,9 @@ def test_a_last_report_that_cannot_be_true_is_not_replaced_by_our_own_count(
 ) -> None:
     """The first report of a Messages stream has only the prompt's tokens, so it is not the last report."""
     absurd = {"input_tokens": 10, "output_tokens": -5}
-    begun = ReportedUsage(prompt_tokens=10, reports_prompt_first=True, written={"input_tokens": 10})
+    begun = ReportedUsage(
+        prompt_tokens=10, reports_prompt_before_output=True, written={"input_tokens": 10}
+    )
     reports = [UsageReport(begun), UsageReport(None, absurd)]
     meter = Meter(make_call(streamed=True), 10)
     meter.count([Delta(0, text="Hello"), *(reversed(reports) if absurd_first else reports)])

@@ -80,7 +80,7 @@ CAP_BUGS = {
         _ON_DATABASE,
     ),
     "a hold on a clock that was set back forgets its day": Bug(
-        "_other_day",
+        "_spending_day_column",
         'return {"spending_day": state.spending_day}',
         "return {}",
         _ON_DATABASE,

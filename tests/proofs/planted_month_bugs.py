@@ -12,7 +12,7 @@ MONTH_BUGS = {
     ),
     "a lost call is booked on the day of the booking": Bug(
         "RequestLogComparison._book",
-        "arrived_earlier=True",
+        "time_from_id=True",
         "",
         ("services/ledger/test_log_comparison.py",),
     ),

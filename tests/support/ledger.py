@@ -13,7 +13,7 @@ import psycopg
 from msgspec.structs import replace
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.admission import Decision, ProjectLimits
+from tollkeeper.domain.admission import Decision, DefaultLimits
 from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
 from tollkeeper.domain.pricing import Bounds, Pricing, hold_picousd
 from tollkeeper.services.ledger.ledger import Ledger
@@ -34,7 +34,7 @@ from tollkeeper.storage.verification import (
 )
 
 MODEL = "example/chat"
-LIMITS = ProjectLimits(requests_per_minute=1_000_000, concurrency=100_000)
+LIMITS = DefaultLimits(requests_per_minute=1_000_000, concurrency=100_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ async def running_process(conninfo: str, *, pool_size: int = 4) -> AsyncIterator
         await database.close()
 
 
-def make_process(database: Database, limits: ProjectLimits = LIMITS) -> Process:
+def make_process(database: Database, limits: DefaultLimits = LIMITS) -> Process:
     process_id = uuid4()
     store = LedgerStore(database, process_id, limits)
     return Process(process_id, database, store, make_ledger(store))

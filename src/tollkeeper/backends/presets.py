@@ -99,7 +99,7 @@ _BUDGET_MODELS = re.compile(
 )
 
 
-def searches_unasked(upstream_model: str) -> int:
+def unrequested_searches_max(upstream_model: str) -> int:
     """Returns the number of unrequested web searches for which a call to the model reserves
     credit."""
     name = upstream_model.lower()

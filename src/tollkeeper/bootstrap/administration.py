@@ -7,7 +7,7 @@ all of them takes longer than most commands run.
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tollkeeper.domain.admission import ProjectLimits
+from tollkeeper.domain.admission import DefaultLimits
 from tollkeeper.domain.conventions import DEFAULT_THRESHOLD_BASIS_POINTS
 from tollkeeper.domain.judging import prompt_format
 from tollkeeper.domain.money import picousd_from_usd
@@ -130,10 +130,10 @@ class Administration:
         return Policies(self.database, self.idempotency, self.clock, self.policy_directory)
 
     @cached_property
-    def project_limits(self) -> ProjectLimits:
+    def project_limits(self) -> DefaultLimits:
         limits = self.settings.limits
         bound = self.settings.ledger.overage_bound_usd
-        return ProjectLimits(
+        return DefaultLimits(
             limits.requests_per_minute,
             limits.concurrency,
             overage_bound_picousd=picousd_from_usd(bound) if bound else None,

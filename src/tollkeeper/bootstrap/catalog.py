@@ -14,8 +14,8 @@ from tollkeeper.backends.presets import (
     PRESETS,
     Preset,
     reasons_unasked,
-    searches_unasked,
     thinks_by_budget,
+    unrequested_searches_max,
 )
 from tollkeeper.backends.responses import request as responses
 from tollkeeper.bootstrap.combined_model import combined
@@ -201,7 +201,7 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
             video=bounds.video or None,
             # Google does not charge for the tokens of search results.
             web_search=bounds.web_search or (0 if protocol in _GOOGLE_PROTOCOLS else None),
-            searches_unasked=searches_unasked(declared.upstream_model)
+            unrequested_searches_max=unrequested_searches_max(declared.upstream_model)
             if bounds.searches is None
             else bounds.searches,
             search_rereads_prompt=protocol in _PROMPT_CHARGED_PER_SEARCH,

@@ -15,7 +15,8 @@ _CLAUDE_PROTOCOLS = {"messages", "vertex_messages", "bedrock_messages"}
 def combined(
     declared: ModelSettings, on_backends: Sequence[Model], backends: Mapping[str, BackendSettings]
 ) -> Model:
-    """Combines the models in `on_backends`: one for each backend, the model's main backend first."""
+    """Combines the variants of a model. `on_backends` contains the model as each of its backends serves
+    it; the main backend comes first."""
     first = on_backends[0]
     if len(on_backends) == 1:
         return first
@@ -46,7 +47,7 @@ def combined(
             first.token_bounds,
             image=_largest([bound.image for bound in bounds]),
             web_search=_largest([bound.web_search for bound in bounds]),
-            searches_unasked=max(bound.searches_unasked for bound in bounds),
+            unrequested_searches_max=max(bound.unrequested_searches_max for bound in bounds),
             search_rereads_prompt=any(bound.search_rereads_prompt for bound in bounds),
         ),
         schema_bounds=schema_bounds,

@@ -1,5 +1,5 @@
-"""Implements `tollkeeper limit`, which limits the number of calls that a project may make per minute
-and at the same time."""
+"""Implements `tollkeeper limit`, which limits a project's calls per minute and its concurrent
+calls."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,7 +26,7 @@ async def limit_set(
         Any,
         typer.Option(
             metavar="N|default",
-            help="Allow this number of calls per minute, also in one burst.",
+            help="Allow this number of calls per minute. All of them may arrive at once.",
             parser=limit_change,
             show_default="unchanged",
         ),

@@ -44,7 +44,7 @@ _US_PER_MINUTE = 60 * _US_PER_S
 
 
 @dataclass(frozen=True, slots=True)
-class ProjectLimits:
+class DefaultLimits:
     """Contains the default limits, for projects and organizations without limits of their own. An
     overage bound of None means no bound."""
 

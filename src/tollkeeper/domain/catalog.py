@@ -38,7 +38,7 @@ class TokenBounds:
     web_search: int | None = None
     # The number of searches for which every call reserves credit, because the model may search even
     # if the request does not ask for a search.
-    searches_unasked: int = 0
+    unrequested_searches_max: int = 0
     # Whether the model reads the whole prompt again after each search. Each reading is then
     # charged.
     search_rereads_prompt: bool = False

@@ -2,8 +2,8 @@
 
 The judge, which is the model that answers policy questions, can only read text. The base64 content
 of a file may be text (a note, a table), which is then judged. Content that is not text is reported
-as unread. So is content that backends may decode in different ways, although any text found in it
-is judged.
+as unread. Content that backends may decode in different ways is also reported as unread, but the
+judge still reads any text found in it.
 """
 
 import base64

@@ -211,7 +211,7 @@ class Meter(msgspec.Struct):
         report = self.report
         if (
             report is None
-            or not report.reports_prompt_first
+            or not report.reports_prompt_before_output
             or report.completion_tokens is not None
         ):
             return None

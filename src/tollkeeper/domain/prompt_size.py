@@ -79,7 +79,7 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
     def sent_to(self, model: Model) -> "PromptSize":
         """Returns the size if the prompt is sent to this model. Some models search the web even if
         the request does not ask for a search."""
-        unasked = model.token_bounds.searches_unasked
+        unasked = model.token_bounds.unrequested_searches_max
         if self.web_searches >= unasked:
             return self
         return msgspec.structs.replace(self, web_searches=unasked, is_text_only=False)

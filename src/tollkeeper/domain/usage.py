@@ -78,7 +78,7 @@ class ReportedUsage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     web_searches: int | None = None
     # Whether the backend reports the prompt's count before its answer, and the output's count at
     # the end.
-    reports_prompt_first: bool | None = None
+    reports_prompt_before_output: bool | None = None
     # Audio tokens in the prompt, in the cached part of the prompt, and in the completion.
     input_audio_tokens: int | None = None
     cached_audio_tokens: int | None = None

@@ -184,7 +184,7 @@ _REPLACEMENTS: Final = {
     "embedded.context_length": "the engine uses the largest context_length of its models: remove it",
     "ledger.verify_every_hours": "the ledger is verified every day: remove it",
     "logs.format": "lines are text on a terminal, and JSON everywhere else: remove it",
-    "models.searches_unasked": "write token_bounds = { searches = ... }",
+    "models.unrequested_searches_max": "write token_bounds = { searches = ... }",
     "models.text_bound": 'write token_bounds = { text = "bytes" }',
     "models.thinking_style": "the gateway knows it by the model's name: remove it",
     "models.unasked_service_tier": 'write service_tiers = { unasked = "..." }',

@@ -8,14 +8,14 @@ from tollkeeper.domain.access import KeyStatus, ProjectId, key_status
 from tollkeeper.domain.admission import (
     RATE_UNITS_PER_REQUEST,
     AccountState,
-    ProjectLimits,
+    DefaultLimits,
     ProjectState,
 )
 from tollkeeper.domain.caps import Cap, CapPeriod
 from tollkeeper.domain.spend import Fold, FoldKind, Spend
 
 
-def account_of(row: tuple[Any, ...], limits: ProjectLimits) -> AccountState:
+def account_of(row: tuple[Any, ...], limits: DefaultLimits) -> AccountState:
     return AccountState(
         available_picousd=row[1],
         overage_picousd=row[2],
@@ -30,7 +30,7 @@ def account_of(row: tuple[Any, ...], limits: ProjectLimits) -> AccountState:
     )
 
 
-def project_of(row: tuple[Any, ...], limits: ProjectLimits, now_us: int) -> ProjectState:
+def project_of(row: tuple[Any, ...], limits: DefaultLimits, now_us: int) -> ProjectState:
     requests_per_minute = row[10] or limits.requests_per_minute
     return ProjectState(
         spend=Spend(*row[2:8]),

@@ -8,7 +8,7 @@ from tollkeeper.domain.admission import (
     AccountState,
     AdmissionRequest,
     Decision,
-    ProjectLimits,
+    DefaultLimits,
     decide,
 )
 from tollkeeper.domain.spend import Spend
@@ -29,7 +29,7 @@ async def could_admit(
     key_id: KeyId,
     model_id: str,
     cost_picousd_min: int,
-    limits: ProjectLimits,
+    limits: DefaultLimits,
 ) -> Decision:
     """Decides whether a call could be admitted if it cost only `cost_picousd_min`, its lowest possible
     cost. Checks the key, project, model, rate limit and credit. Reserves no credit and takes nothing

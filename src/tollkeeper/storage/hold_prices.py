@@ -21,7 +21,7 @@ def hold_prices(hold: Hold) -> dict[str, Any]:
     else:
         # Nearly all holds have a single set of prices, which is one object of the model catalogue.
         cached = _cache.get(id(pricing))
-        if cached is None or cached[0] is not pricing:
+        if cached is None:
             if len(_cache) >= _CACHED_PRICES_MAX:
                 _cache.clear()
             cached = _cache[id(pricing)] = (pricing, _columns(pricing, pricing))
@@ -32,7 +32,7 @@ def hold_prices(hold: Hold) -> dict[str, Any]:
 
 
 # The keys are the `id()` of the prices, because hashing the prices is slow. Each entry references
-# its prices, so that their `id()` is not reused.
+# its prices. So no other object can get the same `id()` while the entry exists.
 _cache: dict[int, tuple[Pricing, dict[str, Any]]] = {}
 
 

@@ -15,7 +15,7 @@ import msgspec
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.admission import (
     AccountState,
-    ProjectLimits,
+    DefaultLimits,
 )
 from tollkeeper.domain.caps import day_at
 from tollkeeper.domain.ledger import Hold, LockedAccounts
@@ -43,7 +43,7 @@ async def use_asynchronous_commit(connection: Connection) -> None:
 def fast_transaction(lock_wait_s: float | None) -> BoundStatement:
     """Returns the first statement of a hold transaction, which changes settings for this
     transaction. The commit does not wait for the disk. Lock waits are limited to `lock_wait_s`, or to
-    the connection's lock timeout if `lock_wait_s` is None. The planner finds rows by their keys. If
+    the connection's lock timeout if `lock_wait_s` is None. The planner prefers index lookups. If
     this process stops between two statements, the server ends the session after three seconds, so
     that accounts do not stay locked."""
     lock_timeout = None if lock_wait_s is None else f"{max(1, round(lock_wait_s * 1000))}ms"
@@ -65,7 +65,7 @@ async def lock_accounts(
     connection: Connection,
     projects: Sequence[tuple[OrganizationId, ProjectId]],
     keys: Sequence[KeyId],
-    limits: ProjectLimits,
+    limits: DefaultLimits,
 ) -> LockedAccounts:
     """Locks the accounts of the projects in their fixed order. Returns the accounts' states, to
     which the unspent amounts of resolved holds are already added (folded). Deletes the folded rows
@@ -107,7 +107,7 @@ def lock_statements(
 
 
 def locked_accounts(
-    results: Sequence[Rows], limits: ProjectLimits
+    results: Sequence[Rows], limits: DefaultLimits
 ) -> tuple[LockedAccounts, list[ResolvedReservation]]:
     """Builds the account states from the rows of `lock_statements`. Also returns the resolved
     reservations that period caps (caps with their own counters) have to count. The caller passes
@@ -119,6 +119,7 @@ def locked_accounts(
     for row in accounts:
         states[row[0]] = account_of(row, limits)
         epochs[row[0]] = row[10]
+    # `first_key_id` is the first key in the chain of rotations, if the key was rotated.
     for _, _, organization_id, key_id, first_key_id, models, *key in clock_and_keys:
         if key_id is not None:
             states[organization_id].keys[key_id] = key_status_of(*key)
@@ -150,8 +151,8 @@ _LOCK_ACCOUNTS = Statement(
     FROM accounts WHERE organization_id = ANY (%s) ORDER BY organization_id FOR UPDATE
     """,
 )
-# Reads the server's clock once for the whole batch, and the keys. The statement is separate from
-# `_LOCK_ACCOUNTS`, because it must begin after the accounts are locked. Otherwise a transaction
+# Reads the time of the whole batch from the server's clock, and the keys. The statement is separate
+# from `_LOCK_ACCOUNTS`, because it must begin after the accounts are locked. Otherwise a transaction
 # could see an earlier time than the transaction that held the lock before.
 _READ_CLOCK_AND_KEYS = Statement(
     "tollkeeper_clock_and_keys",
@@ -166,11 +167,12 @@ _READ_CLOCK_AND_KEYS = Statement(
 )
 # Reads the projects of the batch, and the projects that have rows in `unfolded`: resolutions, and
 # marks of unsettled calls (of unknown cost), that are not yet added to the accounts. Each row of
-# `unfolded` is folded only once, because this statement deletes the row. If a resolved reservation
-# has a visible mark, then either the mark was folded before, or this statement also deletes the
-# mark's row in `unfolded`. Marks come first (`ORDER BY f.kind DESC`), because the resolution of a
-# marked reservation reduces the unsettled amount. If an organization has period caps, each
-# reservation is a separate fold, because the caps need the reservation's day and key.
+# `unfolded` is folded only once, because this statement deletes the row. `was_unsettled` is true if
+# this statement sees a mark of the resolved reservation. Such a mark was folded before, or this
+# statement folds it too. Marks come first (`ORDER BY f.kind DESC`), because the resolution of a
+# marked reservation reduces the unsettled amount. If an organization has period caps (its
+# `spending_day` is set), each reservation is a separate fold, because the caps need the
+# reservation's day and key.
 _PROJECTS_AND_FOLDS = Statement(
     "tollkeeper_projects_and_folds",
     """
@@ -233,7 +235,10 @@ def write_holds_statements(
     every hold belongs to a registered process."""
     # For each organization id (as an integer): the month and the day in which caps count the holds.
     cap_periods = {
-        organization_id.int: {"month": state.spend.month, **_other_day(state, accounts.now_us)}
+        organization_id.int: {
+            "month": state.spend.month,
+            **_spending_day_column(state, accounts.now_us),
+        }
         for organization_id, state in accounts.states.items()
     }
     rows = [
@@ -264,9 +269,9 @@ def write_holds_statements(
     return write_holds, *period_caps.write_statements(accounts.states)
 
 
-def _other_day(state: AccountState, now_us: int) -> dict[str, int]:
-    """Returns the column `spending_day` (the day on which caps count a hold), or an empty dict if this
-    day is the day of the server's clock."""
+def _spending_day_column(state: AccountState, now_us: int) -> dict[str, int]:
+    """Returns the column `spending_day` (the day on which caps count a hold). Returns an empty dict if
+    the account has no spending day, or if it is the day of the server's clock."""
     if state.spending_day is None or state.spending_day == day_at(now_us):
         return {}
     return {"spending_day": state.spending_day}
@@ -372,14 +377,14 @@ async def restore_holds(
     process_id: UUID,
     holds: Sequence[Hold],
     *,
-    arrived_earlier: bool = False,
+    time_from_id: bool = False,
 ) -> None:
     """Rewrites reservations that the database has lost after their commit, because PostgreSQL
     crashed before the commit was on disk, or failed over. The money is no longer held, so the new
     reservations have a hold of zero, and their whole cost will be overage (cost above the hold).
-    Does not change existing reservations. Locks the accounts. With `arrived_earlier`, the time of
-    each reservation is taken from its id instead of the clock. Caps still count the reservation on
-    the present day."""
+    Does not change existing reservations. Locks the accounts. With `time_from_id`, each
+    reservation gets the time in its id (when the call arrived), not the present time. Caps still
+    count the reservation on the present day."""
     rows = [
         {
             "organization_id": hold.organization_id,
@@ -391,7 +396,7 @@ async def restore_holds(
             # A hold must equal its prices times its limits. The limits of a restored hold are zero.
             # The price per request is not multiplied by a limit, so this price must be zero too.
             "price_request": 0,
-            "held_at_ms": time_ms_of_id(hold.id) if arrived_earlier else None,
+            "held_at_ms": time_ms_of_id(hold.id) if time_from_id else None,
         }
         for hold in holds
     ]

@@ -13,7 +13,7 @@ from psycopg import Rollback
 from psycopg import errors as pg
 
 from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.admission import ProjectLimits
+from tollkeeper.domain.admission import DefaultLimits
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.ledger import Ending, Hold, LockedAccounts, Mark, Resolution, ResolutionKind
 from tollkeeper.storage import ledger, period_caps, processes, resolutions
@@ -54,7 +54,7 @@ class HoldTransaction:
     trips: `lock`, and then `write`, which also commits. If an organization has period caps (caps
     with their own counters), `lock` needs another round trip to read the period caps."""
 
-    def __init__(self, trips: RoundTrips, process_id: UUID, limits: ProjectLimits) -> None:
+    def __init__(self, trips: RoundTrips, process_id: UUID, limits: DefaultLimits) -> None:
         self._trips = trips
         self._process_id = process_id
         self._limits = limits
@@ -104,7 +104,7 @@ class _HoldBlock(AbstractAsyncContextManager[HoldTransaction]):
 
     __slots__ = ("_limits", "_process_id", "_transaction", "_trips")
 
-    def __init__(self, database: Database, process_id: UUID, limits: ProjectLimits) -> None:
+    def __init__(self, database: Database, process_id: UUID, limits: DefaultLimits) -> None:
         self._trips = database.round_trips()
         self._process_id = process_id
         self._limits = limits
@@ -144,7 +144,7 @@ class _HoldBlock(AbstractAsyncContextManager[HoldTransaction]):
 
 
 class LedgerStore:
-    def __init__(self, database: Database, process_id: UUID, limits: ProjectLimits) -> None:
+    def __init__(self, database: Database, process_id: UUID, limits: DefaultLimits) -> None:
         self._database = database
         self._process_id = process_id
         self._limits = limits

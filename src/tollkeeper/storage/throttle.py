@@ -8,7 +8,7 @@ from tollkeeper.domain.admission import (
     RATE_UNITS_PER_REQUEST,
     REFUSED_AS_UNKNOWN,
     Decision,
-    ProjectLimits,
+    DefaultLimits,
     ProjectState,
     take_request,
 )
@@ -22,7 +22,7 @@ async def take_from_rate(
     connection: Connection,
     organization_id: OrganizationId,
     project_id: ProjectId,
-    limits: ProjectLimits,
+    limits: DefaultLimits,
 ) -> Decision:
     """Decides whether the project's token bucket allows the request, and writes the bucket's new
     state. Locks the account first, like every transaction that changes data for admission."""

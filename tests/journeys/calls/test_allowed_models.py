@@ -166,7 +166,7 @@ async def test_other_keys_and_other_tenants_are_not_affected(scripted: ScriptedG
     )
     neighbour = await scripted.with_tenant()
     await services.project_keys.project_key_allow_models(key_id, [OTHER])
-        # Send all calls at once, so that their holds are decided in one batch.
+    # Send all calls at once, so that their holds are decided in one batch.
     answers = await asyncio.gather(
         *(
             scripted.chat(headers=headers)

@@ -18,7 +18,7 @@ from tests.support.ledger import (
     settlement,
 )
 from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.admission import ADMITTED, ProjectLimits, Refusal
+from tollkeeper.domain.admission import ADMITTED, DefaultLimits, Refusal
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.money import PICOUSD_MAX
 from tollkeeper.services.ledger.billing import Billing
@@ -89,7 +89,7 @@ async def test_another_organization_is_not_stopped(books: Books) -> None:
 
 async def test_every_process_stops_at_the_same_settlement(process: Process) -> None:
     """Many concurrent calls cause overage. The next call is refused, in whichever process it arrives."""
-    limits = ProjectLimits(LIMITS.requests_per_minute, LIMITS.concurrency, 5)
+    limits = DefaultLimits(LIMITS.requests_per_minute, LIMITS.concurrency, 5)
     first, second = (make_process(process.database, limits) for _ in range(2))
     tenant = await make_tenant(process.database, credit=20)
     calls = [await held(one, tenant, 2) for one in (first, second) * 5]

@@ -35,7 +35,8 @@ class Tools:
 
     # The functions, by the names that the model sees.
     functions: dict[str, FunctionTool] = field(default_factory=dict)
-    # The functions of namespace tools, by the same names.
+    # The namespace and the original name of each function of a namespace tool, by the name that the
+    # model sees.
     flat_names: dict[str, QualifiedName] = field(default_factory=dict)
     web_search: WebSearch | None = None
     # The place (path in the request) of a web search without access to the live web. Such a search is
@@ -109,8 +110,8 @@ def choose_tools(tools: Tools, body: wire.ResponsesRequest) -> ChosenTools:
     if choice is None:
         return ChosenTools(functions, tools.web_search)
     if isinstance(choice, str):
-        mode = _mode_for(functions, ToolMode(choice))
-        return ChosenTools(functions, tools.web_search, mode)
+        chosen = _choice_with_mode(functions, ToolMode(choice))
+        return ChosenTools(functions, tools.web_search, chosen)
     named = convert_within(choice, wire.NamedTool, _CHOICE)
     if named.type == "allowed_tools":
         return _allowed(tools, convert_within(choice, wire.AllowedTools, _CHOICE))
@@ -118,11 +119,11 @@ def choose_tools(tools: Tools, body: wire.ResponsesRequest) -> ChosenTools:
         forced_function = NamedFunction(_known_function(tools, named, _CHOICE))
         return ChosenTools(functions, tools.web_search, ToolChoice(forced_function, _CHOICE))
     _require_search(tools, named, _CHOICE)
-    # The chat protocol cannot force a web search, so the search becomes the only tool.
+    # A request to a chat backend cannot force a web search, so the search becomes the only tool.
     return ChosenTools(web_search=tools.web_search)
 
 
-def _mode_for(functions: tuple[FunctionTool, ...], mode: ToolMode) -> ToolChoice | None:
+def _choice_with_mode(functions: tuple[FunctionTool, ...], mode: ToolMode) -> ToolChoice | None:
     """Returns the tool choice with this mode, or None if there are no functions, because a mode applies
     only to functions."""
     return ToolChoice(mode, _CHOICE) if functions else None
@@ -152,8 +153,8 @@ def _allowed(tools: Tools, allowed: wire.AllowedTools) -> ChosenTools:
             _require_search(tools, named, place)
             web_search = tools.web_search
     allowed_functions = tuple(functions.values())
-    mode = _mode_for(allowed_functions, ToolMode(allowed.mode))
-    return ChosenTools(allowed_functions, web_search, mode)
+    chosen = _choice_with_mode(allowed_functions, ToolMode(allowed.mode))
+    return ChosenTools(allowed_functions, web_search, chosen)
 
 
 def _known_function(tools: Tools, named: wire.NamedTool, place: str) -> str:

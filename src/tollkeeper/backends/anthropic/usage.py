@@ -85,7 +85,7 @@ class UsageReader:
             cache_write_5m_tokens=counts.cache_writes_5m,
             cache_write_1h_tokens=counts.cache_writes_1h,
             cache_adds_to_prompt=True,
-            reports_prompt_first=True,
+            reports_prompt_before_output=True,
             reasoning_tokens=reasoning,
             web_searches=searches,
             service_tier=_FAST_TIER

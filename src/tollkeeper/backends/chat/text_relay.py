@@ -31,7 +31,8 @@ _CONTENT = re.compile(rb'"content"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")')
 _PIECES_PER_GUESS = 8
 # After more failed guesses than this, the relay learns no more.
 _FAILED_GUESSES_MAX = 4
-# A placeholder for unknown bytes. No record and no size line begins with it, so it never matches.
+# A placeholder for unknown bytes. No record and no size line begins with this byte, so the tests of
+# the bytes before the text fail while the bytes are unknown.
 _UNKNOWN = b"\n"
 # A table (`_SIZE_LINES`) tells whether received data below this length is exactly one HTTP chunk.
 _ONE_CHUNK_BYTES_MAX = 1024

@@ -102,7 +102,7 @@ def seals_of(reasonings: Iterable[Reasoning]) -> list[Seal]:
 
 def needs_signatures(model: Model) -> bool:
     """Tells whether the provider rejects requests in which an earlier tool call of this model has no
-    signature."""
+    signature. This applies to Gemini 3 and later models, whose thinking style is `ADAPTIVE`."""
     return (
         Feature.REASONING in model.supported_features
         and model.messages.thinking is ThinkingStyle.ADAPTIVE
@@ -146,8 +146,8 @@ def thinking_config(call: Call) -> FreeObject | None:
 
 
 def _amount(call: Call, effort: str | None) -> FreeObject:
-    """Returns the field for the amount of reasoning. Returns no field if the client requests no
-    effort: the model then chooses the amount."""
+    """Returns the field for the amount of reasoning. Returns an empty object if the request specifies
+    no known effort: the model then chooses the amount."""
     if effort is None:
         return {}
     if call.model.messages.thinking is ThinkingStyle.ADAPTIVE:

@@ -52,7 +52,7 @@ def _read(reported: FreeObject, is_final: bool, searches: int) -> ReportedUsage:
         cached_tokens=cached,
         reasoning_tokens=thoughts,
         web_searches=searches or None,
-        reports_prompt_first=True,
+        reports_prompt_before_output=True,
         input_audio_tokens=audio,
         cached_audio_tokens=_of_modality(_AUDIO, reported, "cacheTokensDetails"),
         output_audio_tokens=_of_modality(_AUDIO, reported, "candidatesTokensDetails"),

@@ -19,7 +19,7 @@ silence("botocore", "urllib3")
 _CLIENT_CONFIG = Config(connect_timeout=5, read_timeout=5, retries={"max_attempts": 0})
 # Keys that do not expire are obtained again after this time, because their file may have changed.
 _RECHECK_S = 60.0
-# A longer remaining lifetime of keys is read as this lifetime.
+# The longest remaining lifetime that `obtain` can find. If keys live longer, `obtain` returns this one.
 _LIFETIME_S_MAX = 7 * 86400
 
 
@@ -46,7 +46,9 @@ def obtain(identity: AwsIdentity) -> Expiring[SigningKeys]:
     keys = SigningKeys(frozen.access_key or "", frozen.secret_key or "", frozen.token or "")
     sent_in_headers = (keys.access_key, keys.session_token or "-")
     if not keys.secret_key or not all(map(is_header_text, sent_in_headers)):
-        raise IdentityFailure("the access key has invalid characters, or its secret is missing")
+        raise IdentityFailure(
+            "the access key or session token has invalid characters, or the secret is missing"
+        )
     if not isinstance(credentials, RefreshableCredentials):
         return Expiring(keys, None, recheck_s=_RECHECK_S)
     # botocore only tells whether the keys expire within n seconds, so a binary search finds the

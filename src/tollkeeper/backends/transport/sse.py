@@ -24,7 +24,7 @@ class EventStreamParser:
     """Parses one stream. The payloads do not depend on where the network splits the stream into
     chunks."""
 
-    # See `RecordParser.counts_lines`.
+    # A chunk with a line end restarts the idle timeout, even if the chunk completes no record.
     counts_lines = True
 
     __slots__ = (
@@ -46,7 +46,8 @@ class EventStreamParser:
         self._started = False
         # Whether the last chunk ended with CR.
         self._after_cr = False
-        # Whether the next chunk begins with a new record.
+        # Whether the next chunk certainly begins with a new record. False while a byte order mark, or
+        # the LF of a CRLF, may come first.
         self.at_record_start = False
 
     def feed(self, chunk: bytes) -> list[bytes]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tollkeeper.backends.fallback import backend_for
 from tollkeeper.backends.port import Backend
 from tollkeeper.domain.access import ProjectCaller
-from tollkeeper.domain.admission import Decision, ProjectLimits, Refusal
+from tollkeeper.domain.admission import Decision, DefaultLimits, Refusal
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.policy import Direction
 from tollkeeper.services.calls.admission import Admission
@@ -37,7 +37,7 @@ class TokenCounting:
         self,
         database: Database,
         backends: Mapping[str, Backend],
-        limits: ProjectLimits,
+        limits: DefaultLimits,
         admissibility: Admissibility,
         admission: Admission,
         policies: Policies,

@@ -1,6 +1,6 @@
 """Finds calls that admission would certainly reject, before expensive work is done for them."""
 
-from tollkeeper.domain.admission import ProjectLimits, Refusal
+from tollkeeper.domain.admission import DefaultLimits, Refusal
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.pricing import Bounds, hold_picousd
 from tollkeeper.services.clock import Clock, unix_now
@@ -10,7 +10,7 @@ from tollkeeper.storage.database import Database
 
 
 class Admissibility:
-    def __init__(self, database: Database, limits: ProjectLimits, clock: Clock = unix_now) -> None:
+    def __init__(self, database: Database, limits: DefaultLimits, clock: Clock = unix_now) -> None:
         self._database = database
         self._limits = limits
         self._clock = clock

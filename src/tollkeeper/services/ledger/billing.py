@@ -11,7 +11,7 @@ from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.admission import (
     RATE_UNITS_PER_REQUEST,
     AccountState,
-    ProjectLimits,
+    DefaultLimits,
     ProjectState,
 )
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
@@ -82,7 +82,7 @@ class OverageUse:
 
 
 class Billing:
-    def __init__(self, database: Database, limits: ProjectLimits) -> None:
+    def __init__(self, database: Database, limits: DefaultLimits) -> None:
         self._database = database
         self._limits = limits
 

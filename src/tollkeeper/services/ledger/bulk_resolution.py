@@ -11,7 +11,7 @@ from enum import StrEnum
 from uuid import UUID
 
 from tollkeeper.domain.access import OrganizationId, ProjectId
-from tollkeeper.domain.admission import ProjectLimits, decide
+from tollkeeper.domain.admission import DefaultLimits, decide
 from tollkeeper.domain.ledger import Resolution, ResolutionKind
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.views import ReasonTotal
@@ -75,7 +75,7 @@ class Resolved:
 
 class BulkResolution:
     def __init__(
-        self, database: Database, limits: ProjectLimits, batch_size: int = _BATCH_SIZE
+        self, database: Database, limits: DefaultLimits, batch_size: int = _BATCH_SIZE
     ) -> None:
         self._database = database
         self._limits = limits

@@ -5,7 +5,7 @@ old values."""
 from datetime import UTC, date, datetime
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.admission import AccountState, ProjectLimits
+from tollkeeper.domain.admission import AccountState, DefaultLimits
 from tollkeeper.domain.caps import (
     ACCOUNT_PERIODS,
     DAY_S,
@@ -36,7 +36,7 @@ _CLOCKS_APART_S = 3600
 
 class Caps:
     def __init__(
-        self, database: Database, limits: ProjectLimits, *, clock: Clock = unix_now
+        self, database: Database, limits: DefaultLimits, *, clock: Clock = unix_now
     ) -> None:
         self._database = database
         self._limits = limits

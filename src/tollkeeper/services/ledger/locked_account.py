@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.admission import AccountState, ProjectLimits, decide
+from tollkeeper.domain.admission import AccountState, DefaultLimits, decide
 from tollkeeper.domain.errors import NotFound
 from tollkeeper.domain.ledger import LockedAccounts
 from tollkeeper.services.ledger.overage_alerts import report_stopped
@@ -17,7 +17,7 @@ _NO_PROJECT = ProjectId(UUID(int=0))
 
 async def lock_account(
     connection: Connection,
-    limits: ProjectLimits,
+    limits: DefaultLimits,
     organization_id: OrganizationId,
     project_id: ProjectId | None = None,
     keys: Sequence[KeyId] = (),

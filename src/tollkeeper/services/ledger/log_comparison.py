@@ -161,7 +161,7 @@ class RequestLogComparison:
             difference.call for difference in bookable if difference.call.cost_picousd is None
         ]
         async with connection.transaction():
-            await ledger.restore_holds(connection, self._process_id, missing, arrived_earlier=True)
+            await ledger.restore_holds(connection, self._process_id, missing, time_from_id=True)
             done = await resolutions.resolve(connection, [_settlement(call) for call in with_cost])
             for call in without_cost:
                 organization_id, ids = call.key.organization_id, [call.key.id]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.admission import ProjectLimits
+from tollkeeper.domain.admission import DefaultLimits
 from tollkeeper.domain.errors import NotFound, StateConflict
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.payments import (
@@ -37,7 +37,7 @@ class Booking:
 
 
 class Payments:
-    def __init__(self, database: Database, limits: ProjectLimits) -> None:
+    def __init__(self, database: Database, limits: DefaultLimits) -> None:
         self._database = database
         self._limits = limits
 

@@ -71,11 +71,11 @@ class Calibrations:
             chosen = next((stored for stored in existing if stored.number == number), None)
             if number is not None and chosen is None:
                 raise NotFound(f"The policy has no calibration {number}.")
-            rule = before.draft if before.published is None else before.published.rule
-            if chosen is not None and chosen.rule != rule.rule:
+            question = (before.draft if before.published is None else before.published.rule).rule
+            if chosen is not None and chosen.rule != question:
                 raise StateConflict(
                     f"Calibration {number} belongs to another rule: {chosen.rule!r}. Calibrate the "
-                    "rule that is in force."
+                    "published rule, or the draft if no version is published."
                 )
             await calibrations.activate(
                 connection, organization_id, policy_id, number, self._clock()
