@@ -44,6 +44,7 @@ Programs of operators:
 The ledger and its database:
     databases          creates a separate database for tests that verify all of its rows
     data_folders       creates folders for an embedded PostgreSQL
+    leftovers          removes the processes and folders of an interrupted run
     postgres_server    a separate PostgreSQL server: a primary, a standby or a restored server
     pooler             a real PgBouncer in front of a database
     database_clock     a database whose clock a test sets

@@ -12,15 +12,23 @@ from pathlib import Path
 from tollkeeper.embedded.postgres_folders import MANAGED_FOLDER
 
 _LOCATION = "postgres.location"
-_MEMORY = Path("/dev/shm")
+MEMORY = Path("/dev/shm")
 _MEMORY_FREE_MIN = 4 << 30
+# The name of an environment variable. Its value is the same in all processes of a test run, and a part
+# of the names of the run's data folders (see `tests.support.leftovers`).
+RUN = "TOLLKEEPER_TEST_RUN"
+
+
+def folder_prefix(run: str) -> str:
+    """Returns the beginning of the names of the run's data folders."""
+    return f"tk-{run}-"
 
 
 def _folder_in_memory() -> Path | None:
     """Returns None if `TMPDIR` is set, or if the folder is not writable or has too little space."""
-    if "TMPDIR" in os.environ or not os.access(_MEMORY, os.W_OK):
+    if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK):
         return None
-    return _MEMORY if shutil.disk_usage(_MEMORY).free >= _MEMORY_FREE_MIN else None
+    return MEMORY if shutil.disk_usage(MEMORY).free >= _MEMORY_FREE_MIN else None
 
 
 @contextmanager
@@ -30,7 +38,9 @@ def data_folder() -> Iterator[Path]:
 
     Every account can enter the folder, so the cluster can be inside it even if the tests run as root.
     """
-    with tempfile.TemporaryDirectory(prefix="tk-", dir=_folder_in_memory()) as name:
+    with tempfile.TemporaryDirectory(
+        prefix=folder_prefix(os.environ.get(RUN, "")), dir=_folder_in_memory()
+    ) as name:
         folder = Path(name)
         folder.chmod(0o711)
         try:

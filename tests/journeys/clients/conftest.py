@@ -1,6 +1,7 @@
 """Fixtures for the tests of clients: one gateway with a scripted upstream, and the installed clients."""
 
 import asyncio
+import platform
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -68,7 +69,8 @@ async def claude_code() -> CommandLineClient:
 @pytest.fixture(scope="session")
 async def opencode() -> CommandLineClient:
     installed = await _node_environment(NODE_PROJECTS["opencode"], "opencode")
-    return CommandLineClient(installed, "opencode-linux-x64-baseline/bin/opencode")
+    kind = "arm64" if platform.machine() == "aarch64" else "x64-baseline"
+    return CommandLineClient(installed, f"opencode-linux-{kind}/bin/opencode")
 
 
 @pytest.fixture(scope="session")
