@@ -7,23 +7,36 @@ from uuid import UUID
 
 import httpx2
 import pytest
+from playwright.async_api import BrowserContext, expect
 
 from tests.console.test_confirmations import hidden_fields
-from tests.support.console_site import TOKEN, ConsoleSite, form_fields, serving_console
+from tests.support.console_site import (
+    TOKEN,
+    ConsoleSite,
+    confirm,
+    form_fields,
+    serving_console,
+    sign_in,
+    watched_page,
+)
 from tests.support.http_client import http_client
+from tests.support.scripted_gateway import COST
 from tollkeeper.domain.money import usd_from_picousd
 
 
 @pytest.fixture
-async def operator(site: ConsoleSite) -> AsyncIterator[httpx2.AsyncClient]:
-    """Starts a console that knows the address of this test's gateway, and returns a signed-in client."""
+async def console(site: ConsoleSite) -> AsyncIterator[str]:
+    """Starts a console that knows the address of this test's gateway, and yields the console's URL."""
     address = site.judged.scripted.gateway.client.base_url
     server = site.settings.server.model_copy(update={"host": address.host, "port": address.port})
     settings = site.settings.model_copy(update={"server": server})
-    async with (
-        serving_console(settings, site.services) as console,
-        http_client(console) as client,
-    ):
+    async with serving_console(settings, site.services) as url:
+        yield url
+
+
+@pytest.fixture
+async def operator(console: str) -> AsyncIterator[httpx2.AsyncClient]:
+    async with http_client(console) as client:
         assert (await client.post("/sign-in", data={"token": TOKEN})).status_code == 303
         yield client
 
@@ -40,6 +53,7 @@ async def test_from_nothing_to_a_call_with_its_hold_and_settlement(
     asked = await operator.post("/start", data=sent)
     assert "Create and grant $3" in asked.text
     made = await operator.post("/start", data=hidden_fields(asked.text))
+    assert '<p class="notice good" role="status">$3 was granted.</p>' in made.text
     link = re.search(
         r"/playground\?organization=([0-9a-f-]{36})&amp;project=([0-9a-f-]{36})", made.text
     )
@@ -71,6 +85,58 @@ async def test_from_nothing_to_a_call_with_its_hold_and_settlement(
     }
     changes = (await site.services.audit.audit_list(organization_id=entry.organization_id)).entries
     assert all(change.actor.kind == "console" for change in changes)
+
+
+async def test_a_failure_leaves_nothing_behind_and_the_form_can_be_sent_again(
+    operator: httpx2.AsyncClient, site: ConsoleSite
+) -> None:
+    name = f"Again {site.judged.scripted.tenant.organization_id}"
+    fields = {"organization": name, "project": "Shop", "amount": "3", "confirmed": "yes"}
+    # The name of the key is too long, so the last of the four objects cannot be created.
+    sent = await form_fields(operator, "too long") | fields | {"key": "k" * 257}
+    refused = await operator.post("/start", data=sent)
+    assert refused.status_code == 400
+    assert "A name has 1 to 256 characters." in refused.text
+    assert f'value="{name}"' in refused.text
+    assert name not in [one.name for one in await site.services.organizations.organization_list()]
+    sent = await form_fields(operator, "short") | fields | {"key": "server"}
+    made = await operator.post("/start", data=sent)
+    assert made.status_code == 200, made.text
+    organizations = await site.services.organizations.organization_list()
+    [organization] = [one for one in organizations if one.name == name]
+    balance = await site.services.billing.credit_show(organization.id)
+    assert balance.granted_picousd == 3 * 10**12
+    changes = (await site.services.audit.audit_list(organization_id=organization.id)).entries
+    assert sorted(change.change.operation for change in changes) == [
+        "credit_grant",
+        "organization_create",
+        "project_create",
+        "project_key_create",
+    ]
+
+
+@pytest.mark.slow
+async def test_from_the_first_form_to_a_settled_call_in_a_browser(
+    console: str, context: BrowserContext, site: ConsoleSite
+) -> None:
+    watched = await watched_page(context)
+    page = watched.page
+    await sign_in(page, console)
+    await page.get_by_role("link", name="Get started").first.click()
+    name = f"First {site.judged.scripted.tenant.organization_id}"
+    await page.get_by_label("Organization").fill(name)
+    await page.get_by_label("Credit in USD").fill("3")
+    await page.get_by_role("button", name="Create", exact=True).click()
+    await confirm(page, "Create and grant $3")
+    await expect(page.get_by_role("heading", name="Key created")).to_be_visible()
+    await expect(page.get_by_role("status")).to_have_text("$3 was granted.")
+    await expect(page.locator("#key-value")).to_have_text(re.compile(r"\S{20,}"))
+    await page.get_by_role("link", name="Make a test call here").click()
+    await page.get_by_role("button", name="Send").click()
+    await expect(page.locator("#held")).to_have_text(re.compile(r"\$0\.\d+"))
+    await expect(page.locator("#charged")).to_have_text(f"${usd_from_picousd(COST)}")
+    await expect(page.locator("dt", has_text="Released from the hold")).to_be_visible()
+    assert watched.faults == []
 
 
 async def test_a_call_that_is_refused_says_why(

@@ -185,9 +185,15 @@ class Database:
             yield connection
 
     @asynccontextmanager
-    async def transaction(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:
+    async def transaction(
+        self, organization: Hashable | None = None, *, within: Connection | None = None
+    ) -> AsyncIterator[Connection]:
         """Runs a transaction, which is committed when the block ends, and rolled back if the block
-        raises. See `reading` for `organization`."""
+        raises. If `within` is set, the block belongs to the open transaction of that connection.
+        See `reading` for `organization`."""
+        if within is not None:
+            yield within
+            return
         async with self.reading(organization) as connection, connection.transaction():
             yield connection
 

@@ -80,8 +80,14 @@ async def create(request: Request) -> Response:
 
 
 def created(
-    request: Request, key: ProjectKey, value: str, replaced: ProjectKey | None = None
+    request: Request,
+    key: ProjectKey,
+    value: str,
+    replaced: ProjectKey | None = None,
+    granted_picousd: int | None = None,
 ) -> Response:
+    """Shows the value of a new key. `granted_picousd` is the credit that was granted together with
+    the key."""
     settings = console_of(request).settings
     return render(
         request,
@@ -91,6 +97,7 @@ def created(
         key=key,
         value=value,
         replaced=replaced,
+        granted_picousd=granted_picousd,
         base_url=f"http://{settings.server.host}:{settings.server.port}/v1",
         model=settings.models[0].id if settings.models else "MODEL",
     )

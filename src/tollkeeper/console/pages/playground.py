@@ -61,13 +61,21 @@ async def start(request: Request) -> Response:
     async def handle(form: Form) -> Response:
         services = console_of(request).services
         amount, project_name, key_name = _credit(form), form.text("project"), form.text("key")
-        organization = await services.organizations.organization_create(form.text("organization"))
-        project = await services.projects.project_create(organization.id, project_name)
-        await services.billing.credit_grant(organization.id, amount, "first credit")
-        key, value = await services.project_keys.project_key_create_by_operator(
-            project.id, key_name, None, None
-        )
-        return created(request, key, value)
+        # One transaction, so that a failure leaves nothing behind and the form can be sent again.
+        async with services.database.transaction() as connection:
+            organization = await services.organizations.organization_create(
+                form.text("organization"), within=connection
+            )
+            project = await services.projects.project_create(
+                organization.id, project_name, within=connection
+            )
+            await services.billing.credit_grant(
+                organization.id, amount, "first credit", within=connection
+            )
+            key, value = await services.project_keys.project_key_create_by_operator(
+                project.id, key_name, None, None, within=connection
+            )
+        return created(request, key, value, granted_picousd=amount)
 
     return await answer_form(request, handle, show_start, ask=ask, back="/start")
 

@@ -92,9 +92,12 @@ class Billing:
         amount_picousd: int,
         note: str = "",
         kind: GrantKind | None = None,
+        *,
+        within: Connection | None = None,
     ) -> Grant:
         """Adds credit. A negative amount withdraws credit, at most the available credit. Without
-        `kind`, the change is booked as the kind `grant` or `withdrawal`."""
+        `kind`, the change is booked as the kind `grant` or `withdrawal`. `within` is as in
+        `Database.transaction`."""
         if amount_picousd == 0:
             raise InvalidRequest("A grant of 0 USD changes nothing.", param="amount")
         if len(note) > _NOTE_LENGTH_MAX or "\x00" in note:
@@ -106,7 +109,7 @@ class Billing:
                 f"{', '.join(kinds)}.",
                 param="kind",
             )
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(within=within) as connection:
             state = await self._lock(connection, organization_id)
             _check_available(state, amount_picousd)
             return await book_grant(

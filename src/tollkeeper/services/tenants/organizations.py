@@ -24,11 +24,14 @@ class Organizations:
         self._database = database
         self._clock = clock
 
-    async def organization_create(self, name: str) -> Organization:
+    async def organization_create(
+        self, name: str, *, within: Connection | None = None
+    ) -> Organization:
+        """Creates an organization. `within` is as in `Database.transaction`."""
         organization = Organization(
             id=OrganizationId(uuid4()), name=checked_name(name), created_at=self._clock()
         )
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(within=within) as connection:
             await names.lock_organization_names(connection)
             await require_unused_name(
                 connection, names.ORGANIZATIONS, organization.name, organization.id

@@ -91,13 +91,16 @@ class ProjectKeys:
         name: str,
         permissions: Iterable[str] | None,
         expires_in_s: int | None,
+        *,
+        within: Connection | None = None,
     ) -> tuple[ProjectKey, str]:
         """Creates a key for a command or for the console, and returns the key and its value. The
         key's name must differ from the names of the project's other usable keys. Keys that clients
-        create over the API may have equal names, and so may the two keys of a rotation."""
+        create over the API may have equal names, and so may the two keys of a rotation. `within` is
+        as in `Database.transaction`."""
         minted = mint_key(KeyKind.PROJECT)
         key_id, name = KeyId(uuid4()), checked_name(name)
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(within=within) as connection:
             project = await projects.find_anywhere(connection, project_id)
             if project is None:
                 raise NotFound(f"There is no project {project_id}.")

@@ -22,7 +22,10 @@ class Projects:
         self._database = database
         self._clock = clock
 
-    async def project_create(self, organization_id: OrganizationId, name: str) -> Project:
+    async def project_create(
+        self, organization_id: OrganizationId, name: str, *, within: Connection | None = None
+    ) -> Project:
+        """Creates a project. `within` is as in `Database.transaction`."""
         project = Project(
             id=ProjectId(uuid4()),
             organization_id=organization_id,
@@ -30,7 +33,7 @@ class Projects:
             created_at=self._clock(),
             archived_at=None,
         )
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(within=within) as connection:
             await lock_active_organization(connection, organization_id)
             await require_unused_name(
                 connection, names.PROJECTS, project.name, project.id, organization_id
