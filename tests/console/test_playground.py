@@ -1,6 +1,7 @@
 """Tests that an operator can create an organization and make its first call in the console, and that the
 playground shows the call's hold and settlement."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from uuid import UUID
@@ -20,6 +21,7 @@ from tests.support.console_site import (
     watched_page,
 )
 from tests.support.http_client import http_client
+from tests.support.paused_answer import PausedAnswer
 from tests.support.scripted_gateway import COST
 from tollkeeper.domain.money import usd_from_picousd
 
@@ -113,6 +115,46 @@ async def test_a_failure_leaves_nothing_behind_and_the_form_can_be_sent_again(
         "project_create",
         "project_key_create",
     ]
+
+
+async def _text_until(texts: AsyncIterator[str], end: str) -> str:
+    """Reads texts until `end` has arrived, and returns everything that was read."""
+    read = ""
+    async for text in texts:
+        read += text
+        if end in read:
+            return read
+    raise AssertionError(f"the page ended without {end}: {read}")
+
+
+async def test_the_hold_and_the_first_piece_arrive_while_the_call_is_open(
+    operator: httpx2.AsyncClient, site: ConsoleSite
+) -> None:
+    paused = PausedAnswer()
+    site.judged.model.play(paused.verb(pieces=1))
+    fields = {
+        "project": str(site.judged.scripted.tenant.project_id),
+        "model": site.settings.models[0].id,
+        "prompt": "Hello",
+    }
+    sent = await form_fields(operator, "paused") | fields
+    async with (
+        asyncio.timeout(60),
+        operator.stream("POST", "/playground", data=sent) as answer,
+    ):
+        texts = answer.aiter_text()
+        opened = await _text_until(texts, 'id="answer" tabindex="0">0 ')
+        held = re.search(r'id="held">\$([0-9.]+)<', opened)
+        assert held is not None, opened
+        assert "Settlement" not in opened
+        balance = await site.services.billing.credit_show(
+            site.judged.scripted.tenant.organization_id
+        )
+        assert usd_from_picousd(balance.held_picousd) == held[1]
+        assert not paused.closed.is_set()
+        paused.may_end.set()
+        rest = await _text_until(texts, "</html>")
+    assert f'id="charged">${usd_from_picousd(COST)}<' in rest
 
 
 @pytest.mark.slow
