@@ -4,16 +4,23 @@ import asyncio
 import csv
 import io
 import json
+import re
 from collections.abc import AsyncIterator
+from html import unescape
+from urllib.parse import quote
+from uuid import UUID
 
 import httpx2
 import pytest
 from playwright.async_api import expect
 
+from tests.support.activity_records import record_of, written
+from tests.support.books import Books
 from tests.support.console_site import TOKEN, ConsoleSite, Watched
 from tests.support.constants import constants
 from tests.support.http_client import http_client
 from tollkeeper.console.context import _STREAMS_MAX
+from tollkeeper.domain.usage import Usage
 
 
 @pytest.fixture
@@ -48,18 +55,129 @@ async def test_calls_are_found_by_names_and_times(
     assert (await operator.get("/activity?sort=colour")).status_code == 400
 
 
+async def test_a_policy_is_found_by_its_name(
+    operator: httpx2.AsyncClient, site: ConsoleSite
+) -> None:
+    policy = await site.judged.publish("bomb")
+    judged = await site.judged.entry(await site.judged.chat("a bomb"))
+    # A policy of another organization has the same name.
+    other = await site.for_next_test()
+    await other.judged.publish("bomb")
+    await other.judged.entry(await other.judged.chat("a bomb"))
+    organization = f"organization={policy.organization_id}"
+    for text in (policy.name.upper(), policy.id, policy.id[:12]):
+        page = await operator.get(f"/activity?{organization}&policy={quote(text)}")
+        assert _shown(page.text) == [judged.request_id], text
+    for path in ("/activity", "/activity/export", "/activity/tail"):
+        missing = await operator.get(f"{path}?{organization}&policy=unknown")
+        assert (missing.status_code, "There is no policy unknown." in missing.text) == (404, True)
+    ambiguous = await operator.get(f"/activity?policy={quote(policy.name)}")
+    assert ambiguous.status_code == 409
+    assert "fits more than one policy" in ambiguous.text
+
+
+def _shown(page: str) -> list[UUID]:
+    """Returns the request ids of the listed calls, in the order of the page."""
+    return [UUID(found) for found in re.findall(r'<a href="/activity/([0-9a-f-]{36})">', page)]
+
+
+async def _calls_to_sort(site: ConsoleSite) -> list[UUID]:
+    """Records three calls. In each sort order, their order is different from the order by time."""
+    tenant = site.judged.scripted.tenant
+    [key] = await site.services.project_keys.project_key_list(tenant.project_id)
+    books = Books(site.services, tenant.organization_id, tenant.project_id, key.id)
+    now = site.services.clock()
+    records = [
+        record_of(
+            books,
+            started_at_ms=(now - age_s) * 1000,
+            first_piece_us=first_byte * 1000,
+            duration_us=duration * 1000,
+            usage=Usage(tokens, 1, 0, 0),
+            cost_picousd=cost,
+            verdicts=(),
+        )
+        for age_s, first_byte, duration, tokens, cost in (
+            (10, 20, 300, 1000, 2_000_000),
+            (20, 30, 100, 3000, 1_000_000),
+            (30, 10, 200, 2000, 3_000_000),
+        )
+    ]
+    await written(site.services.activity, *records)
+    return [UUID(record.request_id) for record in records]
+
+
+# By sort order: the positions of the calls of `_calls_to_sort`, descending.
+_DESCENDING = {
+    "time": (0, 1, 2),
+    "first_byte": (1, 0, 2),
+    "duration": (0, 2, 1),
+    "tokens": (1, 2, 0),
+    "cost": (2, 0, 1),
+}
+
+
+async def test_headings_sort_descending_and_then_ascending(
+    operator: httpx2.AsyncClient, site: ConsoleSite
+) -> None:
+    made = await _calls_to_sort(site)
+    path = f"/activity?organization={site.judged.scripted.tenant.organization_id}"
+    start = (await operator.get(path)).text
+    headings = {
+        "time": "Call, time (UTC)",
+        "first_byte": "First byte",
+        "duration": "Duration",
+        "tokens": "Tokens in / out",
+        "cost": "Cost",
+    }
+    for key, heading in headings.items():
+        page, order = start, [made[position] for position in _DESCENDING[key]]
+        if key == "time":
+            # The newest calls come first already.
+            assert _shown(page) == order
+            assert _sorted_heading(page) == (heading, "descending")
+        else:
+            page = (await operator.get(_link(page, heading))).text
+            assert _shown(page) == order, key
+            assert _sorted_heading(page) == (heading, "descending")
+        page = (await operator.get(_link(page, heading))).text
+        assert _shown(page) == order[::-1], key
+        assert _sorted_heading(page) == (heading, "ascending")
+        page = (await operator.get(_link(page, heading))).text
+        assert _shown(page) == order, key
+
+
+def _link(page: str, heading: str) -> str:
+    found = re.search(rf'<th scope="col"[^>]*><a href="([^"]*)">{re.escape(heading)}</a>', page)
+    assert found is not None, heading
+    return unescape(found[1])
+
+
+def _sorted_heading(page: str) -> tuple[str, str]:
+    [(order, heading)] = re.findall(r'aria-sort="(\w+)"><a [^>]*>([^<]*)</a>', page)
+    return heading, order
+
+
 async def test_the_page_says_which_calls_are_sorted(
     operator: httpx2.AsyncClient, site: ConsoleSite
 ) -> None:
-    organization = site.judged.scripted.tenant.organization_id
-    for words in ("one", "one two three four"):
-        await site.judged.entry(await site.judged.chat(words))
-    path = f"/activity?organization={organization}&sort=duration"
-    whole = (await operator.get(path)).text
-    assert "All 2 matching calls, sorted by duration." in whole
+    made = await _calls_to_sort(site)
+    path = f"/activity?organization={site.judged.scripted.tenant.organization_id}&sort=duration"
+    for sent in (path, f"{path}+"):
+        whole = (await operator.get(sent)).text
+        assert "Sorted by duration, descending: all 3 matching calls." in whole
     with constants({"console.pages.activity.PAGE_MAX": 1}):
         part = (await operator.get(path)).text
-    assert "Only 1 matching calls are sorted by duration: at most 1 are read at once" in part
+    assert "Sorted by duration, descending: the first 1 of all 3 matching calls." in part
+    with constants({"services.calls.traffic._READ_MAX": 2}):
+        newest = (await operator.get(path)).text
+        assert _shown(newest) == [made[0], made[1]]
+        assert "Sorted by duration, descending: the newest 2 matching calls. The console" in newest
+        link = re.search(r'rel="next" href="([^"]*)"', newest)
+        assert link is not None
+        older = (await operator.get(unescape(link[1]))).text
+    assert _shown(older) == [made[2]]
+    assert "Sorted by duration, descending: 1 older matching call. The console" in older
 
 
 async def test_calls_are_downloaded_like_by_the_command(

@@ -43,6 +43,7 @@ async def _addresses(site: ConsoleSite) -> Addresses:
             "/",
             "/activity",
             f"/activity?{organization}&status=2xx&policy={policy.id}&matched=1",
+            f"/activity?{organization}&sort=cost-ascending",
             f"/activity/{answered.headers['x-request-id']}",
             f"/activity/{lost.headers['x-request-id']}",
             *(f"/costs?{organization}&by={by}" for by in ("model", "project", "key", "line_item")),

@@ -26,16 +26,20 @@ _MONTH = Month(2026, 1)
 # By function: the parts of statements that depend on the function's arguments. Each local name has
 # a list of its possible values, as expressions that are evaluated in the function's module.
 _NAMED_KINDS = ("ORGANIZATIONS", "PROJECTS", "PROJECT_KEYS", "ADMIN_KEYS")
+_SORTS = ("None", "Sort(SortKey.COST)", "Sort(SortKey.DURATION, ascending=True)")
 _CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
     "activity.find_newest": {"filters": ("None", "' AND '.join(_FILTERS.values())")},
-    "activity_pages.find_in_steps": {"condition": ("'true' + _BEFORE",)},
+    "activity_pages.find_in_steps": {"condition": ("'true' + _BEFORE",), "sort": _SORTS},
     "activity_pages.find_judged": {
         "statement": (
             "_FIND_JUDGED.format(matched='', before=_BEFORE)",
             "_FIND_JUDGED.format(matched='AND matched', before='')",
         )
     },
-    "activity_pages.find_at": {"condition": ("'organization_id = %(organization)s'",)},
+    "activity_pages.find_at": {
+        "condition": ("'organization_id = %(organization)s'",),
+        "sort": _SORTS,
+    },
     "activity_partitions.add_day": {
         "statement": ("_ADD_DAY[0]", "_ADD_DAY[1]", "_ADD_DAY[2]", "_ADD_DAY[3]"),
         "names": (

@@ -104,6 +104,23 @@ class Position:
     request_id: UUID
 
 
+class SortKey(StrEnum):
+    TIME = "time"
+    FIRST_BYTE = "first_byte"
+    DURATION = "duration"
+    TOKENS = "tokens"
+    COST = "cost"
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """Orders activity records. Records without the value come last. Among equal values, the newest
+    record comes first."""
+
+    key: SortKey
+    ascending: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class RareFilter:
     """Contains the rarely used filters, for which the roll-ups (stored sums) have no columns.

@@ -191,11 +191,18 @@ _FIND: LiteralString = (
 )
 
 
-def select_entries(records: LiteralString) -> LiteralString:
-    """Returns the statement that reads the activity records of the subquery `records` with their
-    ledger rows, newest first."""
+def select_entries(
+    records: LiteralString,
+    *,
+    further_columns: LiteralString = "",
+    order: LiteralString = "a.started_at DESC, a.request_id DESC",
+) -> LiteralString:
+    """Returns the statement that reads the activity records of the subquery `records` (named `a`)
+    with their ledger rows, newest first unless `order` says otherwise. `further_columns` follow the
+    columns that `entry_of_row` reads."""
     return (
         _SELECT
+        + further_columns
         + " FROM ("
         + records
         + """
@@ -204,7 +211,8 @@ def select_entries(records: LiteralString) -> LiteralString:
         """
         + _LEDGER
         + _VERDICTS
-        + "ORDER BY a.started_at DESC, a.request_id DESC"
+        + "ORDER BY "
+        + order
     )
 
 

@@ -1,15 +1,27 @@
-"""Contains the SQL that reads pages of filtered activity records. Every query returns at most `limit`
-rows."""
+"""Contains the SQL that reads pages of filtered activity records. Every query reads at most `read_max`
+records that match, and returns at most `limit` rows."""
 
-from collections.abc import Sequence
-from typing import LiteralString
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, LiteralString
 
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.traffic import STEP_S, TimeRange, TrafficFilter
-from tollkeeper.domain.views import ActivityEntry, Position
+from tollkeeper.domain.views import ActivityEntry, Position, Sort, SortKey
 from tollkeeper.storage.activity import entry_of_row, select_entries
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.traffic import conditions
+
+# The number of columns that `_first_entries` adds to the columns of an entry.
+_COLUMNS_ADDED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRecords:
+    entries: list[ActivityEntry]
+    # The number of matching records that were read, and the position of the oldest of them.
+    records: int
+    oldest: Position | None
 
 
 async def find_in_steps(
@@ -20,27 +32,31 @@ async def find_in_steps(
     cost_picousd_min: int | None,
     before: Position | None,
     end: int,
+    sort: Sort | None,
+    read_max: int,
     limit: int,
-) -> list[ActivityEntry]:
-    """Returns the newest records in `steps` (numbers of five-minute intervals since 1970) that
-    match the filter, are older than the position `before` (if set), and began before the time `end`
-    (Unix seconds)."""
+) -> FoundRecords:
+    """Reads the newest `read_max` records in `steps` (numbers of five-minute intervals since 1970)
+    that match the filter, are older than the position `before` (if set), and began before the time
+    `end` (Unix seconds). Returns the first `limit` of them in the order `sort`; None means newest
+    first."""
     condition, values = _conditions(traffic_filter, cost_picousd_min)
     if before is not None:
         condition += _BEFORE
     cursor = await connection.execute(
-        select_entries(_IN_STEPS.format(condition=condition)),
+        _first_entries(_IN_STEPS.format(condition=condition), sort),
         {
             **values,
             **_position(before),
             "steps": list(steps),
             "step_s": STEP_S,
             "until": end,
+            "read_max": read_max,
             "limit": limit,
         },
         prepare=False,
     )
-    return [entry_of_row(row) for row in await cursor.fetchall()]
+    return _found(await cursor.fetchall())
 
 
 _BEFORE: LiteralString = """
@@ -54,8 +70,8 @@ _IN_STEPS: LiteralString = """
         WHERE started_at >= to_timestamp(s.step * %(step_s)s)
           AND started_at < to_timestamp((s.step + 1) * %(step_s)s)
           AND started_at < to_timestamp(%(until)s) AND {condition}
-        ORDER BY started_at DESC, request_id DESC LIMIT %(limit)s
-    ) found ORDER BY started_at DESC, request_id DESC LIMIT %(limit)s
+        ORDER BY started_at DESC, request_id DESC LIMIT %(read_max)s
+    ) found ORDER BY started_at DESC, request_id DESC LIMIT %(read_max)s
 """
 
 
@@ -113,12 +129,14 @@ async def find_at(
     traffic_filter: TrafficFilter,
     *,
     cost_picousd_min: int | None,
+    sort: Sort | None,
     limit: int,
-) -> list[ActivityEntry]:
-    """Returns the organization's records at these positions that match the filter, newest first."""
+) -> FoundRecords:
+    """Reads the organization's records at these positions that match the filter. Returns the first
+    `limit` of them in the order `sort`; None means newest first."""
     condition, values = _conditions(traffic_filter, cost_picousd_min)
     cursor = await connection.execute(
-        select_entries(_AT.format(condition=condition)),
+        _first_entries(_AT.format(condition=condition), sort),
         {
             **values,
             "owner": organization_id,
@@ -128,7 +146,7 @@ async def find_at(
         },
         prepare=False,
     )
-    return [entry_of_row(row) for row in await cursor.fetchall()]
+    return _found(await cursor.fetchall())
 
 
 _AT: LiteralString = """
@@ -137,8 +155,63 @@ _AT: LiteralString = """
         SELECT * FROM activity r
         WHERE organization_id = %(owner)s AND request_id = p.id
           AND started_at = to_timestamp(p.at_ms / 1000.0) AND {condition}
-    ) found ORDER BY started_at DESC, request_id DESC LIMIT %(limit)s
+    ) found
 """
+
+
+# The record of a settled call, or of a call without a hold, has the final cost. The cost of any
+# other call is read from the ledger, because the call may have been resolved after its record was
+# written.
+_COST: LiteralString = """
+    CASE WHEN settlement IN ('settled', 'none') THEN cost ELSE coalesce((
+        SELECT d.settled + coalesce(o.amount, 0) FROM resolutions d
+        LEFT JOIN overages o
+          ON o.organization_id = d.organization_id AND o.reservation_id = d.reservation_id
+        WHERE d.organization_id = read.organization_id AND d.reservation_id = read.request_id
+    ), cost) END
+"""
+_SORT_VALUES: Mapping[SortKey, LiteralString] = {
+    SortKey.TIME: "started_at",
+    SortKey.FIRST_BYTE: "first_piece_ms",
+    SortKey.DURATION: "duration_ms",
+    SortKey.TOKENS: "prompt_tokens + completion_tokens",
+    SortKey.COST: _COST,
+}
+# Numbers the records in the wanted order, and adds to each record the number of all records and the
+# position of the oldest of them.
+_IN_ORDER: LiteralString = """
+    SELECT *, count(*) OVER newest AS records, last_value(started_at) OVER newest AS oldest_at,
+        last_value(request_id) OVER newest AS oldest_id,
+        row_number() OVER (
+            ORDER BY {value} {direction} NULLS LAST, started_at DESC, request_id DESC) AS place
+    FROM ({records}) read
+    WINDOW newest AS (ORDER BY started_at DESC, request_id DESC
+        ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)
+    ORDER BY place LIMIT %(limit)s
+"""
+
+
+def _first_entries(records: LiteralString, sort: Sort | None) -> LiteralString:
+    """Returns the statement that reads the first `limit` records of the subquery `records`. The last
+    three columns are those of `FoundRecords`."""
+    sort = sort or Sort(SortKey.TIME)
+    return select_entries(
+        _IN_ORDER.format(
+            value=_SORT_VALUES[sort.key],
+            direction="ASC" if sort.ascending else "DESC",
+            records=records,
+        ),
+        further_columns=", a.records, (extract(epoch FROM a.oldest_at) * 1000)::bigint, a.oldest_id",
+        order="a.place",
+    )
+
+
+def _found(rows: Sequence[tuple[Any, ...]]) -> FoundRecords:
+    if not rows:
+        return FoundRecords([], 0, None)
+    records, *oldest = rows[0][-_COLUMNS_ADDED:]
+    entries = [entry_of_row(row[:-_COLUMNS_ADDED]) for row in rows]
+    return FoundRecords(entries, records, Position(*oldest))
 
 
 def _conditions(

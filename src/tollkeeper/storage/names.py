@@ -183,15 +183,19 @@ async def find_names(
     return [NameOfId(*row) for row in await cursor.fetchall()]
 
 
-async def find_policies(connection: Connection, *, text: str, limit: int) -> Sequence[NamedPolicy]:
+async def find_policies(
+    connection: Connection, *, text: str, organization_id: OrganizationId | None, limit: int
+) -> Sequence[NamedPolicy]:
     """Returns the policies whose name equals the text, ignoring case, or whose id begins with the
-    text."""
+    text. `organization_id` None means the policies of all organizations."""
     cursor = await connection.execute(
         """
-        SELECT id, name FROM policies WHERE lower(name) = lower(%(text)s)
-           OR starts_with(id, %(text)s) ORDER BY name, id LIMIT %(limit)s
+        SELECT id, name FROM policies
+        WHERE (lower(name) = lower(%(text)s) OR starts_with(id, %(text)s))
+          AND (%(organization)s::uuid IS NULL OR organization_id = %(organization)s)
+        ORDER BY name, id LIMIT %(limit)s
         """,
-        {"text": text, "limit": limit},
+        {"text": text, "organization": organization_id, "limit": limit},
         prepare=False,
     )
     return [NamedPolicy(*row) for row in await cursor.fetchall()]

@@ -18,7 +18,8 @@ from tollkeeper.domain.traffic import (
     TimeRange,
     TrafficFilter,
 )
-from tollkeeper.domain.views import Position, RareFilter
+from tollkeeper.domain.usage import Usage
+from tollkeeper.domain.views import Position, RareFilter, Sort, SortKey
 
 _START_S = 1_960_000_000 - 1_960_000_000 % STEP_S
 _TIME = TimeRange(_START_S, _START_S + 40 * STEP_S)
@@ -90,6 +91,116 @@ async def _all_pages(
         before = page.older
         if before is None:
             return found
+
+
+async def _records_to_sort(books: Books) -> list[ActivityRecord]:
+    """Writes records with equal, different and missing values."""
+    chance = random.Random(11)
+    records = [
+        record_of(
+            books,
+            started_at_ms=_START_S * 1000 + chance.randrange(10) * STEP_S * 1000,
+            duration_us=chance.randrange(1, 6) * 1000,
+            first_piece_us=chance.choice([None, 1000, 2000, 3000]),
+            usage=chance.choice([None, Usage(1, 1, 0, 0), Usage(2, 5, 0, 0), Usage(9, 0, 0, 0)]),
+            cost_picousd=chance.choice([None, 0, 10, 2_000]),
+        )
+        for _ in range(40)
+    ]
+    await written(books.services.activity, *records)
+    return records
+
+
+def _value(record: ActivityRecord, key: SortKey) -> int | None:
+    if key is SortKey.TOKENS:
+        return (
+            None
+            if record.completion_tokens is None
+            else (record.prompt_tokens or 0) + record.completion_tokens
+        )
+    values = {
+        SortKey.TIME: record.started_at_ms,
+        SortKey.FIRST_BYTE: record.first_piece_us,
+        SortKey.DURATION: record.duration_us,
+        SortKey.COST: record.cost_picousd,
+    }
+    return values[key]
+
+
+def _in_order(records: Sequence[ActivityRecord], sort: Sort) -> list[UUID]:
+    by_id = {UUID(one.request_id): _value(one, sort.key) for one in records}
+    ids = _newest_first(records)
+    known = [one for one in ids if by_id[one] is not None]
+    known.sort(key=lambda one: (by_id[one] or 0) * (1 if sort.ascending else -1))
+    return known + [one for one in ids if by_id[one] is None]
+
+
+@pytest.mark.parametrize("ascending", [False, True])
+@pytest.mark.parametrize("key", SortKey)
+async def test_all_matching_calls_are_sorted(books: Books, key: SortKey, ascending: bool) -> None:
+    records, sort = await _records_to_sort(books), Sort(key, ascending)
+    page = await books.services.traffic.activity_page(
+        TrafficFilter(organization_id=books.organization), _NOTHING, _TIME, sort=sort, limit=7
+    )
+    assert [entry.request_id for entry in page.entries] == _in_order(records, sort)[:7]
+    assert (page.records_read, page.older) == (40, None)
+
+
+async def test_a_sort_reads_a_limited_number_of_the_newest_calls(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tollkeeper.services.calls.traffic._READ_MAX", 15)
+    records, sort = await _records_to_sort(books), Sort(SortKey.COST)
+    by_id = {UUID(one.request_id): one for one in records}
+    newest = [by_id[one] for one in _newest_first(records)]
+    before: Position | None = None
+    for first in (0, 15, 30):
+        page = await books.services.traffic.activity_page(
+            TrafficFilter(organization_id=books.organization),
+            _NOTHING,
+            _TIME,
+            before=before,
+            sort=sort,
+        )
+        window = newest[first : first + 15]
+        assert [entry.request_id for entry in page.entries] == _in_order(window, sort)
+        assert page.records_read == len(window)
+        before = page.older
+    assert before is None
+
+
+async def test_judged_calls_are_sorted(books: Books, records: list[ActivityRecord]) -> None:
+    sort = Sort(SortKey.COST)
+    page = await books.services.traffic.activity_page(
+        TrafficFilter(organization_id=books.organization),
+        RareFilter(policy_id=VERDICT.policy_id),
+        _TIME,
+        sort=sort,
+        limit=5,
+    )
+    judged = [one for one in records if one.verdicts]
+    assert [entry.request_id for entry in page.entries] == _in_order(judged, sort)[:5]
+    assert page.records_read == len(judged)
+
+
+async def test_a_resolved_call_is_sorted_by_its_cost_in_the_ledger(books: Books) -> None:
+    hold = await books.hold(1_000)
+    records = [
+        record_of(books, started_at_ms=_START_S * 1000, cost_picousd=cost) for cost in (100, 900)
+    ]
+    unsettled = record_of(
+        books,
+        request_id=str(hold.id),
+        started_at_ms=_START_S * 1000,
+        settlement="unsettled",
+        hold_picousd=1_000,
+    )
+    await written(books.services.activity, *records, unsettled)
+    await books.settle(hold, 500)
+    page = await books.services.traffic.activity_page(
+        TrafficFilter(organization_id=books.organization), _NOTHING, _TIME, sort=Sort(SortKey.COST)
+    )
+    assert [entry.cost_picousd for entry in page.entries] == [900, 500, 100]
 
 
 @pytest.mark.parametrize("limit", [1, 7, 200])

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -20,10 +20,11 @@ from tollkeeper.console.forms import (
     time_range,
 )
 from tollkeeper.console.rendering import render
+from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.domain.traffic import TimeRange, TrafficFilter
-from tollkeeper.domain.views import ActivityEntry, Position, RareFilter
+from tollkeeper.domain.views import Position, RareFilter, Sort, SortKey
 from tollkeeper.services.calls.activity_export import ExportFormat, export_pages
 from tollkeeper.services.calls.traffic import PAGE_MAX
 from tollkeeper.services.use_cases import Services
@@ -39,11 +40,14 @@ _TAIL_DURATION_S = 60.0
 # seconds.
 _TAIL_EVERY_S = 1.0
 _TAIL_RANGE_S = 300
-# The sort orders of the calls on one page. Without a sort order, the newest calls come first.
-SORTS: dict[str, Callable[[ActivityEntry], int]] = {
-    "cost": lambda entry: entry.cost_picousd or 0,
-    "duration": lambda entry: entry.duration_ms or 0,
-    "tokens": lambda entry: 0 if entry.usage is None else entry.usage.total_tokens,
+# The sort orders by the value of the query parameter. Without a sort order, the newest calls come
+# first.
+_ASCENDING = "-ascending"
+_SORTS = {
+    key + ending: Sort(key, ascending=ending == _ASCENDING)
+    for key in SortKey
+    for ending in ("", _ASCENDING)
+    if key + ending != SortKey.TIME
 }
 
 
@@ -54,12 +58,13 @@ async def show(request: Request) -> Response:
     if request_id is not None:
         return RedirectResponse(f"/activity/{urlencode({'': request_id})[1:]}", 303)
     time = time_range(query, services.clock())
-    sort = optional(query, "sort")
+    rare, sort = await _rare_filter(services, query), _sort(query)
     page = await services.traffic.activity_page(
         await _filter(services, query),
-        _rare_filter(query),
+        rare,
         time,
         before=_position(query),
+        sort=sort,
         limit=_LIMIT if sort is None else PAGE_MAX,
     )
     return render(
@@ -68,12 +73,12 @@ async def show(request: Request) -> Response:
         nav="activity",
         title="Activity",
         page=page,
-        entries=_sorted(page.entries, sort),
-        sorts=list(SORTS),
-        sort_max=PAGE_MAX,
+        sorts={name: _sort_title(found) for name, found in _SORTS.items()},
+        sort=sort or Sort(SortKey.TIME),
+        sort_title=None if sort is None else _sort_title(sort),
         older=None if page.older is None else _position_text(page.older),
         total=sum(found.requests for found in page.steps),
-        rare=bool(_rare_filter(query)),
+        rare=bool(rare),
         ranges=RANGES_S,
         range=_range(query),
         chart=traffic_chart(page.steps, time),
@@ -101,7 +106,7 @@ async def export(request: Request) -> Response:
     pages = export_pages(
         services.traffic,
         await _filter(services, query),
-        _rare_filter(query),
+        await _rare_filter(services, query),
         time_range(query, services.clock()),
         export_format,
     )
@@ -129,7 +134,7 @@ async def tail(request: Request) -> Response:
     calls."""
     console, query = console_of(request), request.query_params
     services = console.services
-    traffic_filter, rare = await _filter(services, query), _rare_filter(query)
+    traffic_filter, rare = await _filter(services, query), await _rare_filter(services, query)
 
     async def newest() -> str:
         now = services.clock()
@@ -155,20 +160,22 @@ async def tail(request: Request) -> Response:
     )
 
 
-def _sorted(entries: Sequence[ActivityEntry], sort: str | None) -> Sequence[ActivityEntry]:
-    if sort is None:
-        return entries
-    if sort not in SORTS:
-        raise InvalidRequest(f"Calls are sorted by {', '.join(SORTS)}.", param="sort")
-    return sorted(entries, key=SORTS[sort], reverse=True)
+def _sort(query: QueryParams) -> Sort | None:
+    name = optional(query, "sort")
+    if name is not None and name not in _SORTS:
+        raise InvalidRequest(f"A sort order is one of {', '.join(_SORTS)}.", param="sort")
+    return None if name is None else _SORTS[name]
+
+
+def _sort_title(sort: Sort) -> str:
+    return f"{sort.key.replace('_', ' ')}, {'ascending' if sort.ascending else 'descending'}"
 
 
 async def _filter(services: Services, query: QueryParams) -> TrafficFilter:
     """Builds the filter from the query. A project or key may be given by id or by name. If the
     query selects no organization, the name is searched in all organizations and must be unique."""
-    organization, project = optional(query, "organization"), optional(query, "project")
-    key, names = optional(query, "key"), services.names
-    owner = None if organization is None else organization_id(organization)
+    project, key, names = optional(query, "project"), optional(query, "key"), services.names
+    owner = _owner(query)
     return TrafficFilter(
         organization_id=owner,
         project_id=None if project is None else await names.project_named(project, owner),
@@ -178,10 +185,18 @@ async def _filter(services: Services, query: QueryParams) -> TrafficFilter:
     )
 
 
-def _rare_filter(query: QueryParams) -> RareFilter:
-    cost = optional(query, "cost")
+def _owner(query: QueryParams) -> OrganizationId | None:
+    organization = optional(query, "organization")
+    return None if organization is None else organization_id(organization)
+
+
+async def _rare_filter(services: Services, query: QueryParams) -> RareFilter:
+    """Builds the filter from the query. A policy may be given like a project in `_filter`."""
+    policy, cost = optional(query, "policy"), optional(query, "cost")
     return RareFilter(
-        policy_id=optional(query, "policy"),
+        policy_id=None
+        if policy is None
+        else await services.names.policy_named(policy, _owner(query)),
         matched_only=query.get("matched") == "1",
         cost_picousd_min=None if cost is None else picousd_from_usd(cost, param="cost"),
     )

@@ -16,19 +16,20 @@ from tollkeeper.domain.traffic import (
     TimeRange,
     TrafficFilter,
 )
-from tollkeeper.domain.views import ActivityEntry, CallLedger, Position, RareFilter
+from tollkeeper.domain.views import ActivityEntry, CallLedger, Position, RareFilter, Sort
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.models import CurrentCatalog
 from tollkeeper.storage import activity_pages, call_ledger, policies, traffic
+from tollkeeper.storage.activity_pages import FoundRecords
 from tollkeeper.storage.database import Connection, Database
 
 PAGE_MAX = 200
 RANGE_S_MAX = 366 * 86_400
 # The maximum number of records that are read for one page, if a filter is not a column of the
-# roll-ups.
+# roll-ups, or if the records are sorted.
 _READ_MAX = 6_000
 # The maximum number of calls with a verdict of the policy that are read for one page, if there are
-# filters in addition to the policy.
+# filters in addition to the policy, or if the calls are sorted.
 _JUDGED_CALLS_MAX = 1_000
 # The maximum number of steps that are searched for one page, because each step needs an index
 # search.
@@ -75,6 +76,9 @@ class ActivityPage:
     # The numbers of calls by step, newest first. Only filters on columns of the roll-ups apply to
     # these numbers.
     steps: tuple[StepCount, ...]
+    # The number of matching records that were read for this page. If the page is sorted, the entries
+    # are the first of these records.
+    records_read: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +122,14 @@ class Traffic:
         time: TimeRange,
         *,
         before: Position | None = None,
+        sort: Sort | None = None,
         limit: int = 50,
     ) -> ActivityPage:
         """Returns a page of activity records, newest first. `rare` are filters for which the
         roll-ups have no columns. A page can have fewer than `limit` entries although there are
-        older records, because the search for one page is limited."""
+        older records, because the search for one page is limited. With `sort`, reads the newest
+        matching records up to that limit of the search, and returns the first of them in this
+        order."""
         _check(time)
         if not 1 <= limit <= PAGE_MAX:
             raise InvalidRequest(f"A page has 1 to {PAGE_MAX} entries.", param="limit")
@@ -130,12 +137,14 @@ class Traffic:
             steps = await traffic.count_by_step(connection, traffic_filter, time)
             find = _find_in_steps if rare.policy_id is None else _find_judged
             found, searched_to = await find(
-                connection, traffic_filter, rare, time, before, limit + 1
+                connection, traffic_filter, rare, time, before, sort, limit + 1
             )
-        older = searched_to
-        if len(found) > limit:
-            older = Position(found[limit - 1].started_at_ms, found[limit - 1].request_id)
-        return ActivityPage(tuple(found[:limit]), older, tuple(steps))
+        entries, older = found.entries[:limit], searched_to
+        if sort is not None and found.records == _READ_MAX:
+            older = found.oldest
+        elif sort is None and len(found.entries) > limit:
+            older = Position(entries[-1].started_at_ms, entries[-1].request_id)
+        return ActivityPage(tuple(entries), older, tuple(steps), found.records)
 
     async def call_story(self, request_id: UUID) -> CallDetails:
         entry = await self._activity.activity_show(request_id)
@@ -174,8 +183,9 @@ async def _find_in_steps(
     rare: RareFilter,
     time: TimeRange,
     before: Position | None,
+    sort: Sort | None,
     limit: int,
-) -> tuple[list[ActivityEntry], Position | None]:
+) -> tuple[FoundRecords, Position | None]:
     """Returns records and, if there may be older records, the position at which the search ended.
     The roll-up contains the number of records in each step, so only the steps that the page needs
     are read."""
@@ -194,7 +204,8 @@ async def _find_in_steps(
         steps = await _find_expensive_steps(
             connection, traffic_filter, searched_time, rare.cost_picousd_min
         )
-    searched, more = _steps_to_search(steps, newest, _READ_MAX if rare else limit)
+    read_max = limit if sort is None else _READ_MAX
+    searched, more = _steps_to_search(steps, newest, _READ_MAX if rare else read_max)
     found = await activity_pages.find_in_steps(
         connection,
         searched,
@@ -202,6 +213,8 @@ async def _find_in_steps(
         cost_picousd_min=rare.cost_picousd_min,
         before=before,
         end=time.end,
+        sort=sort,
+        read_max=read_max,
         limit=limit,
     )
     # All records back to the beginning of the last searched step were read.
@@ -234,8 +247,9 @@ async def _find_judged(
     rare: RareFilter,
     time: TimeRange,
     before: Position | None,
+    sort: Sort | None,
     limit: int,
-) -> tuple[list[ActivityEntry], Position | None]:
+) -> tuple[FoundRecords, Position | None]:
     """Returns records and, if there may be older records, the position at which the search ended.
     Finds the records by the verdicts of the policy."""
     assert rare.policy_id is not None
@@ -243,14 +257,14 @@ async def _find_judged(
         connection, rare.policy_id
     )
     if owner is None:
-        return [], None
+        return FoundRecords([], 0, None), None
     traffic_filter = replace(traffic_filter, organization_id=owner)
-    # Without further filters, each call with a verdict is an entry of the page, so `limit` calls
-    # suffice.
+    # Without further filters and without a sort order, each call with a verdict is an entry of the
+    # page, so `limit` calls suffice.
     has_further_filters = (
         traffic_filter != TrafficFilter(owner) or rare.cost_picousd_min is not None
     )
-    judged_calls_max = _JUDGED_CALLS_MAX if has_further_filters else limit
+    judged_calls_max = _JUDGED_CALLS_MAX if has_further_filters or sort else limit
     positions = await activity_pages.find_judged(
         connection,
         owner,
@@ -266,6 +280,7 @@ async def _find_judged(
         positions,
         traffic_filter,
         cost_picousd_min=rare.cost_picousd_min,
+        sort=sort,
         limit=limit,
     )
     return found, positions[-1] if len(positions) == judged_calls_max else None

@@ -59,13 +59,15 @@ class Names:
     async def admin_key_named(self, text: str) -> KeyId:
         return KeyId(await self._find(names.ADMIN_KEYS, text))
 
-    async def policy_named(self, text: str) -> str:
+    async def policy_named(self, text: str, organization_id: OrganizationId | None = None) -> str:
         if _POLICY_ID.fullmatch(text):
             return text
         if not _is_searchable(text):
             raise _not_found("policy", text)
         async with self._database.reading() as connection:
-            found = await names.find_policies(connection, text=text, limit=_LISTED_MAX + 1)
+            found = await names.find_policies(
+                connection, text=text, organization_id=organization_id, limit=_LISTED_MAX + 1
+            )
         if len(found) != 1:
             raise _no_single_match(
                 "policy", text, [f"{match.name} ({match.id})" for match in found]
