@@ -1,4 +1,4 @@
-// The menu on narrow screens, the search, and copy buttons. Pages work without it.
+// The menu and the table of contents on narrow screens, the search, and copy buttons. Pages work without it.
 "use strict";
 const side = document.querySelector(".side"), menu = document.getElementById("menu");
 const field = document.getElementById("search"), found = document.getElementById("found");
@@ -8,6 +8,13 @@ document.documentElement.classList.add("js");
 menu.addEventListener("click", () => {
   menu.setAttribute("aria-expanded", String(side.classList.toggle("open")));
 });
+
+// On a narrow screen, the table of contents is above the text and is closed at first.
+const contents = document.querySelector(".contents details"), narrow = matchMedia("(max-width: 75rem)");
+if (contents) {
+  contents.open = !narrow.matches;
+  narrow.addEventListener("change", () => { contents.open = !narrow.matches; });
+}
 
 for (const block of document.querySelectorAll(".code")) {
   const button = document.createElement("button");

@@ -43,8 +43,8 @@ _PAGE = """<!doctype html>
 <p id="count" role="status"></p><ul id="found"></ul></form>
 <nav id="pages" aria-label="Pages">{navigation}</nav>
 </header>
-<main id="content" tabindex="-1">{content}</main>
 {contents}
+<main id="content" tabindex="-1">{content}</main>
 <script src="{to_root}site.js" data-root="{to_root}"></script>
 </html>
 """
@@ -223,8 +223,11 @@ def _contents(headings: Sequence[tuple[str, str]]) -> str:
     ]
     if len(links) < _SECTIONS_MIN:
         return ""
+    # The element is open, so that wide screens show the links without a script. site.js closes it on narrow
+    # screens.
     return (
-        f'<nav class="contents" aria-label="On this page"><p>On this page</p>{"".join(links)}</nav>'
+        '<nav class="contents" aria-label="On this page"><details open><summary>On this page</summary>'
+        f"{''.join(links)}</details></nav>"
     )
 
 

@@ -100,6 +100,47 @@ async def test_no_page_is_wider_than_the_screen(browser: Browser, tmp_path: Path
     assert wide == []
 
 
+@pytest.mark.parametrize("width", [360, 1024])
+async def test_a_narrow_screen_has_the_contents_above_the_text(
+    browser: Browser, tmp_path: Path, width: int
+) -> None:
+    await asyncio.to_thread(site.build, tmp_path)
+    page = await browser.new_page(viewport={"width": width, "height": 800})
+    await page.goto((tmp_path / "docs" / "troubleshooting.html").as_uri())
+    contents = page.get_by_role("navigation", name="On this page")
+    link = contents.get_by_role("link", name="Money looks wrong")
+    summary = contents.get_by_text("On this page")
+    above, text = await summary.bounding_box(), await page.locator("h1").bounding_box()
+    assert above is not None
+    assert text is not None
+    assert above["y"] + above["height"] <= text["y"]
+    assert above["x"] >= 0
+    assert not await link.is_visible()
+    await summary.focus()
+    await page.keyboard.press("Enter")
+    await link.click()
+    await page.wait_for_url("**/troubleshooting.html#money-looks-wrong")
+    # On a wide screen, the links are beside the text.
+    await page.set_viewport_size({"width": 1440, "height": 800})
+    await link.wait_for()
+    beside, text = await link.bounding_box(), await page.locator("main").bounding_box()
+    assert beside is not None
+    assert text is not None
+    assert beside["x"] >= text["x"] + text["width"]
+
+
+async def test_without_scripts_the_contents_are_open(browser: Browser, tmp_path: Path) -> None:
+    await asyncio.to_thread(site.build, tmp_path)
+    context = await browser.new_context(
+        java_script_enabled=False, viewport={"width": 360, "height": 800}
+    )
+    page = await context.new_page()
+    await page.goto((tmp_path / "docs" / "troubleshooting.html").as_uri())
+    contents = page.get_by_role("navigation", name="On this page")
+    assert await contents.get_by_role("link", name="Money looks wrong").is_visible()
+    await context.close()
+
+
 async def test_search_menu_and_copy_work(browser: Browser, tmp_path: Path) -> None:
     await asyncio.to_thread(site.build, tmp_path)
     page = await browser.new_page(viewport={"width": 360, "height": 800})
