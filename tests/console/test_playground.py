@@ -3,7 +3,11 @@ playground shows the call's hold and settlement."""
 
 import asyncio
 import re
+import ssl
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import httpx2
@@ -11,11 +15,13 @@ import pytest
 from playwright.async_api import BrowserContext, expect
 
 from tests.console.test_confirmations import hidden_fields
+from tests.support.certificates import make_certificate
 from tests.support.console_site import (
     TOKEN,
     ConsoleSite,
     confirm,
     form_fields,
+    make_session,
     serving_console,
     sign_in,
     watched_page,
@@ -23,7 +29,11 @@ from tests.support.console_site import (
 from tests.support.http_client import http_client
 from tests.support.paused_answer import PausedAnswer
 from tests.support.scripted_gateway import COST
+from tests.support.tables import each
+from tollkeeper.console.gateway_call import gateway_url
 from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.domain.people import Person, Role
+from tollkeeper.settings import Settings
 
 
 @pytest.fixture
@@ -205,3 +215,102 @@ async def test_without_a_gateway_the_page_says_so(site: ConsoleSite) -> None:
         answer = await client.post("/playground", data=await form_fields(client, "away") | call)
         assert "does not answer" in answer.text
         assert answer.text.rstrip().endswith("</html>")
+
+
+@each(
+    ("settings", "url"),
+    [
+        ({}, "http://127.0.0.1:8080"),
+        ({"server": {"host": "0.0.0.0", "port": 81}}, "http://127.0.0.1:81"),
+        ({"server": {"host": "::"}}, "http://[::1]:8080"),
+        ({"server": {"host": "10.0.0.11"}}, "http://10.0.0.11:8080"),
+        ({"console": {"gateway_url": "https://a.example.com/"}}, "https://a.example.com"),
+        ({"console": {"gateway_url": "http://a.example.com/b"}}, "http://a.example.com/b"),
+    ],
+)
+def test_the_address_of_the_gateway(settings: dict[str, Any], url: str) -> None:
+    assert gateway_url(Settings.model_validate(settings)) == url
+
+
+@asynccontextmanager
+async def _encrypted(gateway: httpx2.URL, context: ssl.SSLContext) -> AsyncIterator[str]:
+    """Accepts TLS connections, and passes their data on to the gateway, as a proxy does. Yields the URL."""
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_gateway, to_gateway = await asyncio.open_connection(gateway.host, gateway.port)
+        await asyncio.gather(copy(reader, to_gateway), copy(from_gateway, writer))
+
+    async with await asyncio.start_server(relay, "127.0.0.1", 0, ssl=context) as server:
+        yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@asynccontextmanager
+async def _console_of(site: ConsoleSite, url: str) -> AsyncIterator[httpx2.AsyncClient]:
+    """Starts a console with this `console.gateway_url`. No gateway listens at `server.host`."""
+    console = site.settings.console.model_copy(update={"gateway_url": url})
+    server = site.settings.server.model_copy(update={"host": "0.0.0.0", "port": 1})
+    settings = site.settings.model_copy(update={"console": console, "server": server})
+    async with (
+        serving_console(settings, site.services) as address,
+        http_client(address) as client,
+    ):
+        assert (await client.post("/sign-in", data={"token": TOKEN})).status_code == 303
+        yield client
+
+
+async def _call(client: httpx2.AsyncClient, site: ConsoleSite, once: str) -> str:
+    call = {
+        "project": str(site.judged.scripted.tenant.project_id),
+        "model": site.settings.models[0].id,
+        "prompt": "Hello",
+    }
+    answer = await client.post("/playground", data=await form_fields(client, once) | call)
+    assert answer.text.rstrip().endswith("</html>")
+    return answer.text
+
+
+async def test_a_gateway_at_another_address_is_called_and_shown(
+    site: ConsoleSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, certificate = make_certificate(tmp_path)
+    gateway = site.judged.scripted.gateway.client.base_url
+    tenant = site.judged.scripted.tenant
+    async with _encrypted(gateway, context) as url, _console_of(site, url) as client:
+        refused = await _call(client, site, "distrusted")
+        assert f"The gateway at {url} does not answer" in refused
+        assert "certificate verify failed" in refused
+        # The system's certificate authorities, as OpenSSL finds them.
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        assert 'id="charged">$' in await _call(client, site, "trusted")
+        for page in (f"/activity?organization={tenant.organization_id}&status=599", "/?until=9"):
+            assert f"curl {url}/v1/chat/completions" in (await client.get(page)).text
+        customer = Person("c", "Customer", Role.ORGANIZATION, tenant.organization_id)
+        for cookies in (dict(client.cookies), await make_session(site, customer)):
+            client.cookies = httpx2.Cookies(cookies)
+            keys = await client.get(f"/keys?organization={tenant.organization_id}")
+            token = re.search(r'name="form_token" value="([0-9a-f]+)"', keys.text)
+            assert token is not None, keys.text
+            fields = {"form_token": token[1], "once": f"key {token[1]}", "name": token[1]}
+            made = await client.post("/keys", data=fields | {"project": str(tenant.project_id)})
+            assert f"curl -N {url}/v1/chat/completions" in made.text, made.text
+            assert f"base_url=&#34;{url}/v1&#34;" in made.text
+
+
+async def test_an_answer_that_is_not_from_the_gateway_is_reported(site: ConsoleSite) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with _console_of(site, url) as client:
+            said = await _call(client, site, "elsewhere")
+    assert f"The server at {url} is not a gateway" in said
+    assert "the status 502" in said

@@ -103,6 +103,8 @@ def test_a_right_database_url(url: str) -> None:
         (f"[secrets]\nmaster_key = 'env:{_SECRET}-{_SECRET}'\n", "secrets.master_key"),
         (f"[secrets]\nmaster_key = ['{_SECRET}']\n", "secrets.master_key"),
         (f"api_key = '{_SECRET}'\n", "api_key"),
+        (f"[console]\ngateway_url = 'https://me:{_SECRET}@host'\n", "console.gateway_url"),
+        (f"[console]\ngateway_url = 'https://host?key={_SECRET}'\n", "console.gateway_url"),
     ],
 )
 def test_a_secret_in_a_wrong_place(tmp_path: Path, text: str, name: str) -> None:

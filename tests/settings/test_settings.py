@@ -180,6 +180,21 @@ def test_value_out_of_bounds_is_named(
             {"console": {"tls_files": ["certificate.pem"]}},
             ["console.tls_files", "must be two files"],
         ),
+        *(
+            ({"console": {"gateway_url": url}}, ["console.gateway_url", words])
+            for url, words in (
+                ("gateway.example.com", "must start with http:// or https://"),
+                ("ftp://gateway.example.com", "must start with http:// or https://"),
+                ("https://", "names no host"),
+                ("https://gateway.example.com:many", "is not an http or https address"),
+                ("https://me@gateway.example.com", "must have no user, query or fragment"),
+                ("https://gateway.example.com?a=b", "must have no user, query or fragment"),
+                ("https://gateway.example.com/?", "must have no user, query or fragment"),
+                ("https://gateway.example.com#a", "must have no user, query or fragment"),
+                ("https://gateway.example.com/a b", "must be printable ASCII without spaces"),
+                ("https://gateway.example.com/v1/", "must not end with /v1"),
+            )
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_named(

@@ -15,7 +15,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from tollkeeper.backends.config import shown_url
+from tollkeeper.backends.config import host_and_port, shown_url
 from tollkeeper.domain import conventions
 from tollkeeper.domain.access import PROJECT_KEY_PERMISSIONS
 from tollkeeper.domain.errors import InvalidRequest
@@ -148,6 +148,8 @@ class ConsoleSettings(Section):
     trusted_proxies: tuple[Name, ...] = ()
     # The files of the certificate and of its key. Empty: the console serves HTTP.
     tls_files: tuple[str, ...] = Field(default=(), repr=False)
+    # The address under which clients reach the gateway, without /v1. Empty: the address of `server`.
+    gateway_url: str = ""
     sign_in: SignInSettings = SignInSettings()
 
     @field_validator("tls_files")
@@ -156,6 +158,28 @@ class ConsoleSettings(Section):
         if len(files) not in (0, 2):
             raise ValueError("must be two files: the certificate and its key")
         return files
+
+    @model_validator(mode="after")
+    def _names_a_gateway(self) -> "ConsoleSettings":
+        """Checks `gateway_url` here and not in a validator of the field, because the message of such a
+        validator shows the value, which may contain a password by mistake."""
+        problem = _gateway_url_problem(self.gateway_url) if self.gateway_url else ""
+        if problem:
+            raise conflicting_setting(problem, "gateway_url")
+        return self
+
+
+def _gateway_url_problem(url: str) -> str:
+    """Returns what is wrong with the address of the gateway, or ""."""
+    try:
+        host_and_port(url)
+    except ValueError as exc:
+        return str(exc)
+    if "?" in url or "#" in url:
+        return f"{shown_url(url)!r} must have no user, query or fragment"
+    if url.rstrip("/").endswith("/v1"):
+        return f"{url!r} must not end with /v1, because the console appends it"
+    return ""
 
 
 class DatabaseSettings(Section):

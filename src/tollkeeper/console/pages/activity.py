@@ -19,6 +19,7 @@ from tollkeeper.console.forms import (
     status_range,
     time_range,
 )
+from tollkeeper.console.gateway_call import gateway_url
 from tollkeeper.console.rendering import render
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.errors import InvalidRequest
@@ -82,6 +83,7 @@ async def show(request: Request) -> Response:
         ranges=RANGES_S,
         range=_range(query),
         chart=traffic_chart(page.steps, time),
+        gateway_url=gateway_url(console.settings),
         time=time,
         organizations={
             found.id: found.name for found in await services.organizations.organization_list()

@@ -8,6 +8,7 @@ from tollkeeper.console.changes import Action, Question, act, answer_form
 from tollkeeper.console.chosen import chosen_organization
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, Refused, key_id, optional, project_id
+from tollkeeper.console.gateway_call import gateway_url
 from tollkeeper.console.pages.costs import month_spend
 from tollkeeper.console.pages.organizations import cap_period
 from tollkeeper.console.rendering import render
@@ -98,7 +99,7 @@ def created(
         value=value,
         replaced=replaced,
         granted_picousd=granted_picousd,
-        base_url=f"http://{settings.server.host}:{settings.server.port}/v1",
+        base_url=f"{gateway_url(settings)}/v1",
         model=settings.models[0].id if settings.models else "MODEL",
     )
 

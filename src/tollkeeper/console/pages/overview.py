@@ -11,6 +11,7 @@ from tollkeeper.console.changes import answer_form, done
 from tollkeeper.console.charts import traffic_chart
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import RANGES_S, Form, Refused, time_range
+from tollkeeper.console.gateway_call import gateway_url
 from tollkeeper.console.pages.alerts import shown_alerts
 from tollkeeper.console.rendering import percentile, render
 from tollkeeper.console.replica_views import ReplicaViews
@@ -61,6 +62,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
         replicas=replicas,
         views=ReplicaViews(await services.replica_reports.replica_report_list(), services.clock()),
         chart=traffic_chart(report.steps, time),
+        gateway_url=gateway_url(console.settings),
         has_organizations=bool(requests) or bool(await services.organizations.organization_list()),
     )
 
