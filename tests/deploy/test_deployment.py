@@ -21,6 +21,8 @@ from tollkeeper.backends.presets import PRESETS
 from tollkeeper.bootstrap import build_catalog
 from tollkeeper.bootstrap.app import http_conventions
 from tollkeeper.console.app import ROUTES as CONSOLE_ROUTES
+from tollkeeper.console.gateway_call import gateway_url
+from tollkeeper.console.pages import checks, months
 from tollkeeper.console.start import require_safe_address
 from tollkeeper.hosting.descriptors import CONNECTIONS_MAX, KEEP_ALIVE_S
 from tollkeeper.services.ledger.regular_verification import EVERY_HOURS
@@ -44,6 +46,7 @@ _MANIFESTS = [
 _AFTER_GRACE_S = 35
 _DEFAULTS = Settings()
 _CONSOLE = "tollkeeper-console"
+_GATEWAY_URL = "https://gateway.example.com"
 
 
 def _manifest(kind: str, name: str = "") -> Any:
@@ -133,6 +136,15 @@ def test_the_settings_load_with_that_environment(
         # The console may listen on all addresses, because a proxy with TLS is in front of it.
         assert settings.console.host == "0.0.0.0"
         require_safe_address(settings)
+        assert gateway_url(settings) == _GATEWAY_URL
+
+
+def test_the_gateway_has_the_address_of_the_proxies() -> None:
+    host = _GATEWAY_URL.removeprefix("https://")
+    assert f"server_name {host};" in _NGINX
+    assert f"\n{host} {{\n" in _CADDY
+    unit = _ENVIRONMENTS["systemd console"]
+    assert unit["TOLLKEEPER_CONSOLE__GATEWAY_URL"] == _GATEWAY_URL
 
 
 def test_every_other_variable_is_asked_for() -> None:
@@ -141,6 +153,25 @@ def test_every_other_variable_is_asked_for() -> None:
     asked |= {PRESETS[backend["preset"]].key_env for backend in declared["backends"]}
     others = {name for name in _ENVIRONMENTS["compose"] if not name.startswith("TOLLKEEPER_")}
     assert others == asked
+
+
+@each("place", ["compose", "kubernetes"])
+def test_sections_in_comments_are_right(place: str, tmp_path: Path) -> None:
+    """Checks the sections with the comment signs removed, and that the console can get their secrets."""
+    text = re.sub(r"^# (?=\[|\w+ = )", "", _settings_files()[place], flags=re.MULTILINE)
+    file = tmp_path / "tollkeeper.toml"
+    file.write_text(text)
+    settings = load_settings(file)
+    sources = (settings.console.sign_in.client_secret, *settings.payments.webhook_secrets)
+    names = {source.removeprefix("env:") for source in sources}
+    passed_on = {
+        name: value
+        for name, value in _ENVIRONMENTS["compose console"].items()
+        if value == f"${{{name}:-}}"
+    }
+    assert set(passed_on) == names
+    documented = (_ROOT / "docs" / "console-in-production.md").read_text()
+    assert all(f"`{name}`" in documented for name in names)
 
 
 def _command_lines() -> Iterator[list[str]]:
@@ -258,7 +289,7 @@ def test_the_console_is_called_by_its_own_name() -> None:
     assert "respond 403" in caddy
     # The proxies let any client reach this path, because the console verifies the signature.
     (webhook,) = [route.path for route in CONSOLE_ROUTES if route.path.startswith("/webhooks/")]
-    (public,) = re.findall(r"location = (\S+) \{", nginx)
+    (public,) = re.findall(r"^ +location = (\S+) \{", nginx, re.MULTILINE)
     assert public == webhook
     assert f"handle {webhook} {{" in caddy
 
@@ -292,6 +323,14 @@ def test_only_named_connections_are_allowed() -> None:
         ports = [port["port"] for rule in policies[name]["ingress"] for port in rule["ports"]]
         assert ports == [port["name"] for port in _container("Deployment", name)["ports"]]
         assert all(rule["from"] for rule in policies[name]["ingress"])
+    # The console's playground calls the gateway, directly or through the ingress.
+    direct, through_ingress = policies[_CONSOLE]["egress"]
+    (callee,) = direct["to"]
+    assert callee["podSelector"] == policies["tollkeeper"]["podSelector"]
+    assert direct["ports"] == [{"port": _DEFAULTS.server.port, "protocol": "TCP"}]
+    ingress, caller = policies["tollkeeper"]["ingress"][0]["from"]
+    assert caller["podSelector"] == policies[_CONSOLE]["podSelector"]
+    assert through_ingress == {"to": [ingress]}
     egress = policies["tollkeeper-egress"]
     shared = egress["podSelector"]["matchLabels"]
     assert all(shared.items() <= labels.items() for labels in pods.values())
@@ -421,8 +460,12 @@ def test_proxies_pass_streams_on_as_they_come() -> None:
     deadline_s = _DEFAULTS.limits.inference_deadline_s
     for directive in ("proxy_buffering off;", "proxy_request_buffering off;", "gzip off;"):
         assert directive in _NGINX
-    (read_s,) = re.findall(r"proxy_read_timeout (\d+)s;", _NGINX)
-    assert int(read_s) > deadline_s
+    gateway_s, console_s = re.findall(r"proxy_read_timeout (\d+)s;", _NGINX)
+    assert int(gateway_s) > deadline_s
+    # The longest deadlines of the console: the file of a month, the doctor, and the trial of a backend.
+    longest_s = max(months._EXPORT_DEADLINE_S, checks._DOCTOR_S, 4 * deadline_s)
+    assert int(console_s) > longest_s
+    assert f"can take {months._EXPORT_DEADLINE_S:.0f} s" in _CADDY
     assert "flush_interval -1" in _CADDY
     (header_s,) = re.findall(r"response_header_timeout (\d+)s", _CADDY)
     assert int(header_s) > deadline_s

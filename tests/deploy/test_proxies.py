@@ -1,9 +1,11 @@
-"""Tests nginx and Caddy with our files in front of real gateways: streams arrive piece by piece, a call is
-sent to one gateway only, and a rolling restart fails no call."""
+"""Tests nginx and Caddy with our files in front of real gateways and a real console: streams arrive piece by
+piece, a call is sent to one gateway only, a rolling restart fails no call, and only operators reach the
+console."""
 
 import asyncio
 import os
 import random
+import re
 import signal
 import socket
 import ssl
@@ -17,7 +19,9 @@ import httpx2
 import pytest
 
 from tests.journeys.clients.debian import DebianProgram, debian_program
+from tests.support import stripe_events as stripe
 from tests.support.certificates import make_certificate
+from tests.support.console_site import TOKEN, serving_console
 from tests.support.data_folders import data_folder
 from tests.support.databases import own_database
 from tests.support.gateway import Gateway
@@ -25,7 +29,12 @@ from tests.support.gateway_processes import installed_program
 from tests.support.paused_answer import PausedAnswer
 from tests.support.program import Program, Serving, serving
 from tests.support.proof import Proof
-from tests.support.scripted_gateway import COST, ScriptedGateway, chat_body
+from tests.support.scripted_gateway import (
+    COST,
+    ScriptedGateway,
+    chat_body,
+    scripted_settings,
+)
 from tests.support.upstream import Peer, Upstream, chat
 from tollkeeper.hosting.descriptors import http_limits
 from tollkeeper.hosting.http_server import HttpServer
@@ -43,6 +52,7 @@ _STOP_DELAY_S = "8"  # The value of deploy/tollkeeper.toml.
 _SETTLE_S = 5  # The pause between two restarts.
 _PATIENCE_S = 20
 _WITHIN_S = 60
+_OPERATOR, _CUSTOMER = "127.0.0.1", "127.0.0.9"
 
 
 def _free_port() -> int:
@@ -53,32 +63,43 @@ def _free_port() -> int:
 
 @dataclass(frozen=True)
 class Place:
-    """Two addresses of this machine. The gateways at both addresses listen on the same ports."""
+    """Two addresses of this machine. The gateways at both addresses listen on the same ports. The console has
+    the first address."""
 
     public: int = field(default_factory=_free_port)
     operator: int = field(default_factory=_free_port)
+    console: int = field(default_factory=_free_port)
     hosts: tuple[str, str] = ("127.0.0.1", "127.0.0.12")
 
     def in_file(self, text: str) -> str:
         for declared, host in zip(("10.0.0.11", "10.0.0.12"), self.hosts, strict=True):
             text = text.replace(f"{declared}:8080", f"{host}:{self.public}")
+        text = text.replace("10.0.0.11:8082", f"{self.hosts[0]}:{self.console}")
+        # In these tests, only this address is in the network of the operators.
+        text = text.replace("10.0.0.0/8", _OPERATOR)
         return text.replace("health_port 8081", f"health_port {self.operator}")
 
 
 class Proxy:
     """A proxy with our file, in which the tests replace addresses, certificates and local paths."""
 
-    def __init__(self, folder: Path, place: Place) -> None:
+    def __init__(self, folder: Path, place: Place, *, for_customers: bool = False) -> None:
         _, self.certificate = make_certificate(folder)
         self.folder = folder
         self.port = _free_port()
+        self.console_port = _free_port()
         self.place = place
+        self._for_customers = for_customers
 
     def nginx(self) -> tuple[DebianProgram, list[str], list[str]]:
         """Returns the program, its arguments to check its file, and its arguments to run."""
         text = (_DEPLOY / "nginx" / "nginx.conf").read_text()
+        if self._for_customers:
+            text = re.sub(r"^ +location / \{\n +allow .*?\}\n", "", text, flags=re.M | re.S)
+            text = re.sub(r"^( +)# (?=location |  |\}$)", r"\1", text, flags=re.M)
         text = self.place.in_file(text)
-        text = text.replace("listen 443 ", f"listen 127.0.0.1:{self.port} ")
+        for port in (self.port, self.console_port):
+            text = text.replace("listen 443 ", f"listen 127.0.0.1:{port} ", 1)
         for name in ("gateway", "console"):
             text = text.replace(f"/etc/nginx/tls/{name}.crt", str(self.certificate))
             key = str(self.certificate.with_suffix(".key"))
@@ -96,11 +117,14 @@ class Proxy:
 
     def caddy(self) -> tuple[DebianProgram, list[str], list[str]]:
         text = (_DEPLOY / "caddy" / "Caddyfile").read_text()
+        if self._for_customers:
+            text = "".join(text.rpartition("\thandle {\n\t\trespond 403\n\t}\n")[::2])
+            text = re.sub(r"^\t# (?=@|handle |\t|\}$)", "\t", text, flags=re.M)
         text = self.place.in_file(text)
         files = f"{self.certificate} {self.certificate.with_suffix('.key')}"
         site = f"https://127.0.0.1:{self.port} {{\n\ttls {files}"
         text = text.replace("gateway.example.com {", site)
-        other = f"https://127.0.0.1:{_free_port()} {{\n\ttls {files}"
+        other = f"https://127.0.0.1:{self.console_port} {{\n\ttls {files}"
         text = text.replace("\nconsole.example.com {", f"\n{other}")
         text = "{\n\tadmin off\n\tauto_https disable_redirects\n}\n" + text
         config = self.folder / "Caddyfile"
@@ -130,11 +154,7 @@ class Proxy:
         )
         try:
             await self._until_it_listens(process)
-            verify = ssl.create_default_context(cafile=self.certificate)
-            address = f"https://127.0.0.1:{self.port}"
-            async with httpx2.AsyncClient(
-                base_url=address, verify=verify, timeout=_WITHIN_S
-            ) as client:
+            async with self.client(self.port) as client:
                 yield client
         finally:
             if process.returncode is None:
@@ -142,6 +162,13 @@ class Proxy:
             async with asyncio.timeout(_PATIENCE_S):
                 await process.wait()
             output.close()
+
+    def client(self, port: int, source: str = _OPERATOR) -> httpx2.AsyncClient:
+        """Creates a client that connects from the address `source`."""
+        verify = ssl.create_default_context(cafile=self.certificate)
+        transport = httpx2.AsyncHTTPTransport(verify=verify, local_address=source)
+        address = f"https://127.0.0.1:{port}"
+        return httpx2.AsyncClient(base_url=address, transport=transport, timeout=_WITHIN_S)
 
     async def _until_it_listens(self, process: asyncio.subprocess.Process) -> None:
         async with asyncio.timeout(_PATIENCE_S):
@@ -228,6 +255,83 @@ async def test_a_call_that_was_sent_is_not_sent_again(
         statuses = [(await _call(client, scripted)).status_code for _ in range(8)]
     assert taken > 0
     assert sorted(statuses) == [200] * (len(statuses) - taken) + [502] * taken
+
+
+@asynccontextmanager
+async def _console(
+    kind: str, scripted: ScriptedGateway, proxy: Proxy, data_dir: Path
+) -> AsyncIterator[tuple[httpx2.AsyncClient, httpx2.AsyncClient]]:
+    """Runs the console behind the proxy. Yields a client in the network of the operators and one outside."""
+    secret = proxy.folder / "stripe"
+    secret.write_text(stripe.SECRET)
+    settings = scripted_settings(
+        data_dir,
+        scripted.upstream.url,
+        console={"trusted_proxies": ["127.0.0.1"]},
+        payments={"webhook_secrets": [f"file:{secret}"]},
+    )
+    async with (
+        serving_console(settings, scripted.gateway.services, port=proxy.place.console),
+        proxy.running(kind),
+        proxy.client(proxy.console_port) as operator,
+        proxy.client(proxy.console_port, _CUSTOMER) as outsider,
+    ):
+        yield operator, outsider
+
+
+@_EACH
+async def test_operators_reach_the_console_and_others_only_its_webhook(
+    kind: str, scripted: ScriptedGateway, place: Place, data_dir: Path, tmp_path: Path
+) -> None:
+    proxy = Proxy(tmp_path, place)
+    async with _console(kind, scripted, proxy, data_dir) as (operator, outsider):
+        signed_in = await operator.post("/sign-in", data={"token": TOKEN})
+        assert signed_in.status_code == 303, signed_in.text
+        assert "secure" in signed_in.headers["set-cookie"].lower()
+        page = await operator.get("/activity")
+        assert page.status_code == 200
+        assert "<title>Activity" in page.text
+        async with (
+            asyncio.timeout(_WITHIN_S),
+            operator.stream("GET", "/activity/tail") as tail,
+        ):
+            lines = tail.aiter_lines()
+            assert await anext(lines) == "retry: 1000"
+            called = await _call(scripted.gateway.client, scripted)
+            # The tail ends a minute later. A proxy that buffers answers would not send this line.
+            expected = f"data: {called.headers['x-request-id']}"
+            async for line in lines:
+                if line == expected:
+                    break
+        for path in ("/", "/sign-in", "/healthz", "/webhooks/other"):
+            assert (await outsider.get(path)).status_code == 403
+        body = stripe.succeeded(stripe.new_payment(), 1234, scripted.tenant.organization_id)
+        paid = await outsider.post("/webhooks/stripe", content=body, headers=stripe.signed(body))
+        assert (paid.status_code, paid.text) == (200, "booked")
+
+
+@_EACH
+async def test_customers_reach_the_console_but_cannot_use_the_operator_token(
+    kind: str, scripted: ScriptedGateway, place: Place, data_dir: Path, tmp_path: Path
+) -> None:
+    """Tests the files with the changes for customers that their comments describe."""
+    proxy = Proxy(tmp_path, place, for_customers=True)
+    async with _console(kind, scripted, proxy, data_dir) as (operator, customer):
+        assert (await customer.get("/sign-in")).status_code == 200
+        assert (await customer.get("/")).headers["location"] == "/sign-in?next=/"
+        for path in ("/sign-in", "//sign-in", "/sign%2Din", "/sign-in?next=/"):
+            # The whole address, because the client would read "//sign-in" as the name of a host.
+            address = f"https://127.0.0.1:{proxy.console_port}{path}"
+            refused = await customer.post(address, data={"token": TOKEN})
+            assert refused.status_code == 403, path
+            assert "set-cookie" not in refused.headers
+        signed_in = await operator.post("/sign-in", data={"token": TOKEN})
+        assert signed_in.status_code == 303
+        customer.cookies = operator.cookies
+        assert (await customer.get("/activity")).status_code == 200
+        body = stripe.succeeded(stripe.new_payment(), 1234, scripted.tenant.organization_id)
+        paid = await customer.post("/webhooks/stripe", content=body, headers=stripe.signed(body))
+        assert paid.status_code == 200
 
 
 async def _call(client: httpx2.AsyncClient, scripted: ScriptedGateway) -> httpx2.Response:
