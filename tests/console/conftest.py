@@ -11,6 +11,9 @@ from tests.journeys.clients.environments import AXE_PROJECT, NotInstalled, node_
 from tests.support.browser import NoBrowser, find_or_install, running_browser
 from tests.support.console_site import ConsoleSite, Watched, console_site, sign_in, watched_page
 from tests.support.databases import own_database
+from tests.support.ledger_months_fixtures import old
+
+__all__ = ["old"]
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,9 @@
 """Tests pages that operators use rarely: months, bills, checks and renaming."""
 
+import csv
 import gzip
 import hashlib
+import io
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -11,8 +13,8 @@ import pytest
 from tests.console.test_confirmations import hidden_fields
 from tests.support.console_site import TOKEN, ConsoleSite, form_fields, serving_console
 from tests.support.http_client import http_client
+from tests.support.ledger_months import NOW, OldBooks, busy
 from tollkeeper.domain.months import Month
-from tollkeeper.services.ledger.months import Export, LedgerMonth
 
 
 @pytest.fixture
@@ -103,41 +105,105 @@ async def test_things_are_renamed_and_archived(
     assert archived.archived_at is not None
 
 
-async def test_a_month_is_exported_by_who_has_the_file(site: ConsoleSite) -> None:
-    """The operator enters the digest of the file, which proves that the download was complete."""
-    text = b"id,hold\n1,2\n"
-    noted: list[tuple[Export, str]] = []
+async def _send(client: httpx2.AsyncClient, path: str, once: str, **fields: str) -> httpx2.Response:
+    """Sends a form of the console that is not confirmed yet."""
+    return await client.post(path, data=await form_fields(client, once) | fields)
 
-    class Months:
-        """Acts as the service with a closed month. The service itself has its own tests."""
 
-        async def ledger_months(self) -> list[LedgerMonth]:
-            return []
-
-        async def ledger_export(self, month: Month, write: object) -> Export:
-            write(text)  # type: ignore[operator]
-            return Export(month, hashlib.sha256(text).digest(), 1)
-
-        async def ledger_exported(self, export: Export, file_name: str) -> None:
-            noted.append((export, file_name))
-
-    services = replace(site.services, months=Months())  # type: ignore[arg-type]
+@pytest.fixture
+async def owner(site: ConsoleSite, old: OldBooks) -> AsyncIterator[httpx2.AsyncClient]:
+    """Signs in to a console whose ledger has past months with calls."""
+    await busy(old)
+    services = replace(site.services, months=old.months, reconciliation=old.reconciliation)
     async with (
         serving_console(site.settings, services) as address,
         http_client(address) as client,
     ):
-        await client.post("/sign-in", data={"token": TOKEN})
-        found = await client.get("/months/2026-09.csv.gz")
-        assert gzip.decompress(found.content) == text
-        sent = await form_fields(client, "month") | {
-            "file_name": "september.csv.gz",
-            "sha256": "0" * 64,
-        }
-        assert (await client.post("/months/2026-09/exported", data=sent)).status_code == 400
-        assert not noted
-        sent |= {"once": "month-2", "sha256": hashlib.sha256(text).hexdigest()}
-        assert (await client.post("/months/2026-09/exported", data=sent)).status_code == 303
-    assert [name for _, name in noted] == ["september.csv.gz"]
+        assert (await client.post("/sign-in", data={"token": TOKEN})).status_code == 303
+        yield client
+
+
+async def _state(old: OldBooks, month: Month) -> str:
+    [found] = [one for one in await old.months.ledger_months() if one.month == month]
+    return found.state
+
+
+async def test_an_old_month_is_closed_verified_exported_and_dropped(
+    owner: httpx2.AsyncClient, old: OldBooks
+) -> None:
+    month = NOW.plus(-3)
+    path, file = f"/months/{month}", f"/months/{month}.csv.gz"
+    asked = await _send(owner, "/months/close", "close")
+    assert f"Close {month}?" in asked.text
+    assert await _state(old, month) == "open"
+    confirmation = hidden_fields(asked.text)
+    assert (await owner.post("/months/close", data=confirmation)).status_code == 303
+    assert await _state(old, month) == "closed"
+
+    found = await owner.get(file)
+    assert found.headers["content-disposition"] == f'attachment; filename="ledger-{month}.csv.gz"'
+    text = gzip.decompress(found.content)
+    rows = list(csv.DictReader(io.StringIO(text.decode())))
+    costs = [int(row["settled_picousd"]) + int(row["overage_picousd"]) for row in rows]
+    assert sorted(costs) == [0, 4, 13, 30]
+
+    assert (await _send(owner, "/verify", "verify")).status_code == 303
+    assert await _state(old, month) == "proven"
+    sent = {"file_name": "old.csv.gz", "sha256": hashlib.sha256(text).hexdigest().upper()}
+    assert (await _send(owner, f"{path}/exported", "exported", **sent)).status_code == 303
+    assert await _state(old, month) == "exported"
+    assert "old.csv.gz" in (await owner.get("/months")).text
+
+    asked = await _send(owner, f"{path}/drop", "drop")
+    assert f"Drop 4 reservations of {month}?" in asked.text
+    assert "They will be in old.csv.gz only." in asked.text
+    assert await _state(old, month) == "exported"
+    assert (await owner.post(f"{path}/drop", data=hidden_fields(asked.text))).status_code == 303
+    assert await _state(old, month) == "dropped"
+    assert await old.verify(full=True) == []
+    page = (await owner.get("/months")).text
+    assert ">dropped</span>" in page
+    assert file not in page
+
+
+async def test_steps_of_an_old_month_are_refused_in_another_order(
+    owner: httpx2.AsyncClient, old: OldBooks
+) -> None:
+    month = NOW.plus(-3)
+    path, file = f"/months/{month}", f"/months/{month}.csv.gz"
+    digest = {"file_name": "old.csv.gz", "sha256": "0" * 64}
+    for answer in (
+        await owner.get(file),
+        await _send(owner, f"{path}/exported", "open-1", **digest),
+        await _send(owner, f"{path}/drop", "open-2"),
+    ):
+        assert answer.status_code == 409
+        assert f"The month {month} is not closed." in answer.text
+    asked = await _send(owner, "/months/close", "close")
+    confirmation = hidden_fields(asked.text)
+    for wrong, status in (("", 400), ("2026-13", 400), (str(NOW.plus(-2)), 409)):
+        data = confirmation | {"once": f"month {wrong}", "month": wrong}
+        assert (await owner.post("/months/close", data=data)).status_code == status
+    assert await _state(old, month) == "open"
+    await owner.post("/months/close", data=confirmation)
+    # A second operator confirms the same question. The next month stays open.
+    second = await owner.post("/months/close", data=confirmation | {"once": "second"})
+    assert second.status_code == 409
+    assert f"The month {month} is closed already." in second.text
+    assert await _state(old, NOW.plus(-2)) == "open"
+
+    unproven = await _send(owner, f"{path}/drop", "unproven")
+    assert unproven.status_code == 409
+    assert "is not proven yet" in unproven.text
+    await _send(owner, "/verify", "verify")
+    # The operator enters the digest of the file, which proves that the download was complete.
+    refused = await _send(owner, f"{path}/exported", "digest", **digest)
+    assert refused.status_code == 400
+    assert "This is not the SHA-256 of the uncompressed file" in refused.text
+    confirmed = await _send(owner, f"{path}/drop", "not exported", confirmed="yes")
+    assert confirmed.status_code == 409
+    assert "is not exported yet" in confirmed.text
+    assert await _state(old, month) == "proven"
 
 
 async def test_months_are_listed_and_the_present_one_is_not_closed(
@@ -146,5 +212,7 @@ async def test_months_are_listed_and_the_present_one_is_not_closed(
     await site.judged.entry(await site.judged.chat())
     assert ">open</span>" in (await operator.get("/months")).text
     asked = await operator.post("/months/close", data=await form_fields(operator, "close"))
-    refused = await operator.post("/months/close", data=hidden_fields(asked.text))
-    assert refused.status_code == 409
+    confirmed = await form_fields(operator, "confirmed") | {"confirmed": "yes", "month": str(NOW)}
+    for refused in (asked, await operator.post("/months/close", data=confirmed)):
+        assert refused.status_code == 409
+        assert "can be closed when it has been over for a day" in refused.text

@@ -35,15 +35,21 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
 
 
 async def close(request: Request) -> Response:
+    months = console_of(request).services.months
+
     async def ask(_form: Form) -> Question:
+        month = await months.ledger_check_close()
         return Question(
-            "Close the next month?",
+            f"Close {month}?",
             "Its rows become immutable, and their totals are written. This cannot be undone.",
             "Close month",
+            # The confirmation closes the month that it names, even if another operator has closed
+            # this month in the meantime: then it is refused.
+            extra_fields={"month": str(month)},
         )
 
-    async def handle(_form: Form) -> Response:
-        await console_of(request).services.months.ledger_close()
+    async def handle(form: Form) -> Response:
+        await months.ledger_close(month_of_text(form.text("month")))
         return done(request, "/months", "month-closed")
 
     return await answer_form(request, handle, show, ask=ask, back="/months")

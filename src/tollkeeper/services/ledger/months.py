@@ -91,6 +91,13 @@ class LedgerMonths:
         async with self._database.reading() as connection:
             return await _find_all(connection)
 
+    async def ledger_check_close(self) -> Month:
+        """Returns the month that `ledger_close` closes next. Raises StateConflict if this month is
+        not over long enough."""
+        async with self._database.reading() as connection:
+            month, _ = await _next_to_close(connection, None)
+        return month
+
     async def ledger_close(self, month: Month | None = None) -> LedgerMonth:
         """Closes the given month, which must be the oldest open month. Without `month`, closes the
         oldest open month. If this method raises, nothing has changed."""
