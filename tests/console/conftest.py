@@ -9,11 +9,12 @@ from playwright.async_api import Browser, BrowserContext
 
 from tests.journeys.clients.environments import AXE_PROJECT, NotInstalled, node_environment
 from tests.support.browser import NoBrowser, find_or_install, running_browser
+from tests.support.capped_books import capped_books
 from tests.support.console_site import ConsoleSite, Watched, console_site, sign_in, watched_page
 from tests.support.databases import own_database
 from tests.support.ledger_months_fixtures import old
 
-__all__ = ["old"]
+__all__ = ["capped_books", "old"]
 
 
 @pytest.fixture(scope="session")

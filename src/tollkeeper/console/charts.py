@@ -31,7 +31,7 @@ def traffic_chart(steps: Sequence[StepCount], time: TimeRange) -> dict[str, Any]
             counts["4xx" if name == "3xx" else name][position] += count.requests
     return {
         "kind": "bars",
-        "x": [_iso(start * STEP_S) for start in starts],
+        "x": [iso_minute(start * STEP_S) for start in starts],
         "step_s": steps_per_bar * STEP_S,
         "unit": "calls",
         "zoom": True,
@@ -59,25 +59,21 @@ def hourly(hours: Sequence[int], amounts: Sequence[str]) -> dict[str, Any]:
     decimal strings."""
     return {
         "kind": "bars",
-        "x": [_iso(hour * 3600) for hour in hours],
+        "x": [iso_minute(hour * 3600) for hour in hours],
         "step_s": 3600,
         "unit": "USD",
         "series": [{"name": "cost", "values": [float(amount) for amount in amounts]}],
     }
 
 
-def burn_down(days: Sequence[str], left: Sequence[str], pace: Sequence[str]) -> dict[str, Any]:
-    """Builds a line chart of a cap's remaining amount: one line for the actual amount, and one for
-    the amount at an even pace of spending. Amounts are decimal strings."""
-    return {
-        "kind": "lines",
-        "x": list(days),
-        "unit": "USD",
-        "series": [
-            {"name": "left", "values": [float(value) for value in left]},
-            {"name": "even pace", "values": [float(value) for value in pace], "dash": True},
-        ],
-    }
+def burn_down(times: Sequence[str], left: Sequence[str], pace: Sequence[str]) -> dict[str, Any]:
+    """Builds a line chart of a cap's remaining amount: one line for the actual amount and, unless
+    `pace` is empty, one for the amount at an even pace of spending. Amounts are decimal strings."""
+    series: list[dict[str, Any]] = [{"name": "left", "values": [float(value) for value in left]}]
+    if pace:
+        even = [float(value) for value in pace]
+        series.append({"name": "even pace", "values": even, "dash": True})
+    return {"kind": "lines", "x": list(times), "unit": "USD", "series": series}
 
 
 def counted_days(days: Sequence[str], series: Mapping[str, Sequence[int]]) -> dict[str, Any]:
@@ -113,5 +109,6 @@ def threshold_chart(
     }
 
 
-def _iso(unix_s: int) -> str:
+def iso_minute(unix_s: int) -> str:
+    """Formats a time in UTC for the axis of a chart."""
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M")

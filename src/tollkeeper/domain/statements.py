@@ -81,6 +81,12 @@ def model_of(line_item: str) -> str:
     return _parts(line_item)["model"]
 
 
+def adjusted_day(line_item: str) -> str | None:
+    """Returns the day of the adjusted calls (YYYY-MM-DD) if the line item is an adjustment,
+    otherwise None."""
+    return _parts(line_item)["day"]
+
+
 def charges_of(costs: Iterable[ProjectCost]) -> tuple[Charge, ...]:
     """Sums costs by project and model, and adjustments also by day. Sorts by project name, model
     and day."""

@@ -56,6 +56,20 @@ async def find_first_key(
     return None if row is None else (row[0], row[1])
 
 
+async def find_keys(
+    connection: Connection, organization_id: OrganizationId, first_key_id: KeyId
+) -> list[KeyId]:
+    """Returns all keys in the chain of rotated keys that begins with this key."""
+    cursor = await connection.execute(
+        """
+        SELECT id FROM project_keys
+        WHERE organization_id = %(organization)s AND (id = %(key)s OR first_key_id = %(key)s)
+        """,
+        {"organization": organization_id, "key": first_key_id},
+    )
+    return [row[0] for row in await cursor.fetchall()]
+
+
 async def find_latest_day(
     connection: Connection, organization_id: OrganizationId, today: int
 ) -> int:

@@ -183,8 +183,8 @@ async def show(request: Request) -> Response:
 async def _hours_chart(services: Services, identity: OrganizationId) -> dict[str, object] | None:
     """Returns a chart of hourly costs in the last two days; None if there were no costs."""
     end = services.clock() // 3600 + 1
-    cost_by_hour = await services.ledger_overview.costs_by_hour(identity, end - _HOURS, end)
     hours = range(end - _HOURS, end)
+    cost_by_hour = await services.ledger_overview.costs_by_hour(identity, hours)
     amounts = [usd_from_picousd(cost_by_hour.get(hour, 0)) for hour in hours]
     return hourly(hours, amounts) if cost_by_hour else None
 

@@ -161,6 +161,13 @@ class Caps:
                 raise NotFound(f"There is no key {key_id} in this organization.")
             return await caps.find_uses(connection, organization_id, [first_key_and_project[0]])
 
+    async def cap_keys(
+        self, organization_id: OrganizationId, first_key_id: KeyId
+    ) -> tuple[KeyId, ...]:
+        """Returns all rotated keys that share the caps of this first key in their chain."""
+        async with self._database.reading() as connection:
+            return tuple(await caps.find_keys(connection, organization_id, first_key_id))
+
     async def _lock(
         self,
         connection: Connection,

@@ -1,11 +1,11 @@
 """Shows operators the balances, the costs and the money at risk of all organizations. Money at risk
 is held for calls in flight or for unsettled calls (of unknown cost)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.errors import InvalidRequest
-from tollkeeper.domain.months import request_id
 from tollkeeper.domain.reports import DAY_S, DayRange
 from tollkeeper.domain.views import Balance, ReasonTotal
 from tollkeeper.services.clock import Clock
@@ -16,7 +16,6 @@ from tollkeeper.storage.money_totals import LedgerVerification, MoneyTotals
 from tollkeeper.storage.unsettled import ALL_UNSETTLED
 
 _HOURS_MAX = 48
-_HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +61,26 @@ class LedgerOverview:
         return found
 
     async def costs_by_hour(
-        self, organization_id: OrganizationId, first_hour: int, last_hour: int
+        self,
+        organization_id: OrganizationId,
+        hours: range,
+        project_ids: Sequence[ProjectId] = (),
+        api_key_ids: Sequence[KeyId] = (),
     ) -> dict[int, int]:
-        """Returns, for each hour, the cost of the calls that began in this hour. Hours are counted
-        since 1970; `last_hour` is excluded. Raises InvalidRequest if the range has more than
-        `_HOURS_MAX` hours, because its calls are read one by one."""
-        if not 0 <= last_hour - first_hour <= _HOURS_MAX:
+        """Returns, for each hour, the cost of the calls that were admitted in this hour. Hours are
+        counted since 1970. Empty ids mean all projects and all keys. Raises InvalidRequest if there
+        are more than `_HOURS_MAX` hours, because their calls are read one by one."""
+        if len(hours) > _HOURS_MAX:
             raise InvalidRequest(f"Costs by hour cover at most {_HOURS_MAX} hours.")
-        first, last = (request_id(hour * _HOUR_MS, 0) for hour in (first_hour, last_hour))
         async with self._database.reading(organization_id) as connection:
             return dict(
-                await money_totals.find_costs_by_hour(connection, organization_id, first, last)
+                await money_totals.find_costs_by_hour(
+                    connection,
+                    organization_id,
+                    hours,
+                    project_ids=project_ids,
+                    api_key_ids=api_key_ids,
+                )
             )
 
     async def credit_list(self) -> dict[OrganizationId, Balance]:
