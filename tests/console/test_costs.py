@@ -16,7 +16,13 @@ from tests.support.http_client import http_client
 from tests.support.known_costs import DAY_S, FIRST_DAY, KnownCosts, make_known_costs
 from tollkeeper.settings import Settings
 
-_DIMENSIONS = {"project": "project_id", "key": "api_key_id", "line_item": "line_item"}
+# The dimension of the API for each grouping of the page. The page sums the line items of a model.
+_DIMENSIONS = {
+    "model": "line_item",
+    "project": "project_id",
+    "key": "api_key_id",
+    "line_item": "line_item",
+}
 _DAYS = 10
 
 
@@ -47,7 +53,10 @@ async def _reported(known: KnownCosts, by: str, more: str = "") -> dict[str, lis
     amounts: dict[str, list[Decimal]] = defaultdict(lambda: [Decimal()] * _DAYS)
     for number, bucket in enumerate(buckets):
         for result in bucket["results"]:
-            amounts[result[dimension]][number] = Decimal(result["amount"]["value"])
+            group = result[dimension]
+            if by == "model":
+                group = group.rpartition(", ")[0]
+            amounts[group][number] += Decimal(result["amount"]["value"])
     return dict(amounts)
 
 
@@ -99,6 +108,18 @@ async def test_a_filter_by_project_is_the_api_s_filter(
     assert total == _shown([sum(amounts) for amounts in reported.values()])
 
 
+async def test_costs_by_model_are_sums_of_line_items(address: str, known: KnownCosts) -> None:
+    async with http_client(address) as client:
+        await client.post("/sign-in", data={"token": TOKEN})
+        answer = await client.get(f"/costs.csv?{_query(known, 'model')}")
+    found: dict[str, Decimal] = defaultdict(Decimal)
+    for row in csv.DictReader(io.StringIO(answer.text)):
+        found[row["model"]] += Decimal(row["amount_usd"])
+    reported = await _reported(known, "model")
+    assert set(reported) == {"acme/large", "small"}
+    assert found == {model: sum(amounts) for model, amounts in reported.items()}
+
+
 async def test_the_file_has_the_same_numbers(address: str, known: KnownCosts) -> None:
     async with http_client(address) as client:
         await client.post("/sign-in", data={"token": TOKEN})
@@ -108,7 +129,7 @@ async def test_the_file_has_the_same_numbers(address: str, known: KnownCosts) ->
     reported = await _reported(known, "line_item")
     assert sum(Decimal(row["amount_usd"]) for row in rows) == sum(map(sum, reported.values()))
     assert {row["line_item"] for row in rows} == set(reported)
-    assert len(rows) == 2 * (_DAYS - 1)  # The fourth day has no cost.
+    assert len(rows) == 3 * (_DAYS - 1)  # The fourth day has no cost.
 
 
 @pytest.mark.parametrize("path", ["/costs", "/costs.csv"])

@@ -2,15 +2,26 @@
 
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
+from urllib.parse import quote
 
-from tests.support.console_site import TOKEN, ConsoleSite
+from tests.support.console_site import TOKEN, ConsoleSite, serving_console
 from tests.support.http_client import http_client
-from tollkeeper.console.months_compared import MonthsCompared, compare_months, two_months
+from tests.support.scripted_gateway import MODEL
+from tollkeeper.console.months_compared import (
+    MonthsCompared,
+    compare_months,
+    month_start,
+    two_months,
+)
 from tollkeeper.console.pages.costs import GROUPINGS
 from tollkeeper.domain.caps import CapPeriod
+from tollkeeper.domain.catalog import Catalog
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.reports import CostRow
+from tollkeeper.services.models import CurrentCatalog
+from tollkeeper.services.use_cases import Services
 
 
 def _day(year: int, month: int, day: int) -> int:
@@ -81,8 +92,62 @@ async def test_costs_and_budgets_are_those_of_the_ledger(site: ConsoleSite) -> N
     assert round((0.1 - own[0]["values"][-1]) * 10**12) == spent
     assert (whole[1]["values"][0], whole[1]["values"][-1]) == (1, 0)
     assert len(own[1]["values"]) == 8
-    for path in (f"/keys{query}", f"/projects{query}"):
-        assert (
-            f'title="${usd_from_picousd(spent)}"' in pages[path]
-            or f"${usd_from_picousd(spent)}" in pages[path]
+    [key] = await services.project_keys.project_key_list(tenant.project_id)
+    for path, row_id in ((f"/keys{query}", key.id), (f"/projects{query}", tenant.project_id)):
+        assert _this_month(pages[path], str(row_id)) == f"${usd_from_picousd(spent)}", path
+
+
+def _this_month(page: str, row_id: str) -> str:
+    """Returns the exact amount in the column "This month" of the row whose first cell has a link with
+    this text."""
+    rows = re.findall(r"<tr><th data-label=.*?</tr>", page, re.DOTALL)
+    [row] = [row for row in rows if row_id in row.partition("</th>")[0]]
+    [cell] = re.findall(r'<td data-label="This month"[^>]*>(.*?)</td>', row, re.DOTALL)
+    return _exact(cell)
+
+
+def _exact(shown: str) -> str:
+    """Returns the exact amount, which is the tooltip of a rounded amount."""
+    rounded = re.fullmatch(r'<span title="([^"]*)">.*</span>', shown)
+    return rounded[1] if rounded else shown
+
+
+async def test_models_show_the_spend_of_all_organizations(site: ConsoleSite) -> None:
+    other = await site.for_next_test()
+    for judged in (site.judged, other.judged):
+        await judged.entry(await judged.chat())
+    now = site.services.clock()
+    async with site.services.database.reading() as connection:
+        cursor = await connection.execute(
+            """
+            SELECT sum(d.settled + coalesce(o.amount, 0)), count(DISTINCT r.organization_id)
+            FROM reservations r JOIN resolutions d ON d.reservation_id = r.id
+            LEFT JOIN overages o ON o.reservation_id = r.id
+            WHERE r.model = %s AND r.held_at >= to_timestamp(%s)
+            """,
+            (MODEL, month_start(now)),
         )
+        [[spent, organizations]] = await cursor.fetchall()
+    assert organizations >= 2
+    exact = f"${usd_from_picousd(int(spent))}"
+    page = await _models(site, site.services)
+    assert _this_month(page, quote(MODEL)) == exact
+    assert "no longer in the catalogue" not in page
+    next_month = replace(site.services, clock=lambda: now + 40 * 86_400)
+    assert _this_month(await _models(site, next_month), quote(MODEL)) == "$0"
+    renamed = replace(site.services.catalog.catalog.find(MODEL), id="example/renamed")
+    catalog = CurrentCatalog(Catalog((renamed,)))
+    page = await _models(site, replace(site.services, catalog=catalog))
+    assert _this_month(page, "example/renamed") == "$0"
+    said = re.search(r"Models that are no longer in the catalogue cost (.*)\.</p>", page)
+    assert said is not None
+    assert _exact(said[1]) == exact
+
+
+async def _models(site: ConsoleSite, services: Services) -> str:
+    async with (
+        serving_console(site.settings, services) as address,
+        http_client(address) as client,
+    ):
+        await client.post("/sign-in", data={"token": TOKEN})
+        return (await client.get("/models")).text

@@ -11,6 +11,7 @@ from tollkeeper.domain.access import KeyId, ProjectId
 DAY_S = 86400
 FIRST_DAY = 20_000
 COSTS = "/v1/organization/costs"
+_LINE_ITEMS = ("acme/large, prompt", "acme/large, completion", "small, prompt")
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ async def make_known_costs(gateway: Gateway) -> KnownCosts:
         for day in range(10)
         if day != 3
         for amount, (project_id, key_id, line_item) in enumerate(
-            ((*owner, item) for owner in keys for item in ("input", "output")),
+            ((*owner, item) for owner in keys for item in _LINE_ITEMS),
             start=10**day * 7 + 1,
         )
     )

@@ -103,6 +103,25 @@ async def find_costs_by_organization(
     ]
 
 
+async def find_costs_by_line_item(
+    connection: Connection, first_day: int, last_day: int
+) -> list[tuple[str, int]]:
+    """Returns (line item, cost of all organizations) from `first_day` up to, but excluding,
+    `last_day`."""
+    cursor = await connection.execute(
+        """
+        SELECT c.line_item, sum(c.amount) FROM organizations o CROSS JOIN LATERAL (
+            SELECT line_item, sum(amount_picousd) AS amount FROM cost_rollup
+            WHERE organization_id = o.id AND day >= %s AND day < %s GROUP BY line_item
+        ) c
+        GROUP BY c.line_item
+        """,
+        (first_day, last_day),
+        prepare=False,
+    )
+    return [(line_item, int(amount)) for line_item, amount in await cursor.fetchall()]
+
+
 async def find_costs_by_hour(
     connection: Connection,
     organization_id: OrganizationId,

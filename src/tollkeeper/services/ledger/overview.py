@@ -1,12 +1,14 @@
 """Shows operators the balances, the costs and the money at risk of all organizations. Money at risk
 is held for calls in flight or for unsettled calls (of unknown cost)."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.reports import DAY_S, DayRange
+from tollkeeper.domain.statements import model_of
 from tollkeeper.domain.views import Balance, ReasonTotal
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.ledger.open_holds import OpenHolds
@@ -59,6 +61,16 @@ class LedgerOverview:
         for organization_id, day, amount in rows:
             found.setdefault(organization_id, {})[day] = amount
         return found
+
+    async def costs_by_model(self, days: DayRange) -> dict[str, int]:
+        """Returns the cost of each model over all organizations. Models without costs are left
+        out."""
+        async with self._database.reading() as connection:
+            rows = await money_totals.find_costs_by_line_item(connection, days.first, days.end)
+        found: dict[str, int] = defaultdict(int)
+        for line_item, amount in rows:
+            found[model_of(line_item)] += amount
+        return dict(found)
 
     async def costs_by_hour(
         self,
