@@ -1,5 +1,7 @@
 """Tests that the page of a call makes no statement about facts that are unknown."""
 
+import re
+
 import pytest
 from playwright.async_api import Page, expect
 
@@ -62,12 +64,13 @@ async def test_without_a_record_only_the_ledger_is_known(
     usage = page.get_by_role("region", name="Usage", exact=True)
     await expect(usage).to_contain_text("Unknown")
     # The operator knows only the cost; the usage stays unknown.
-    await page.get_by_label("It cost, USD").fill("0.0001")
+    await page.get_by_label("Actual cost in USD").fill("0.0001")
     await page.get_by_role("button", name="Settle").click()
     await confirm(page, "Charge $0.0001")
     await expect(page.get_by_text("The call is settled: $0.0001 was charged.")).to_be_visible()
     content = await page.locator("main").inner_text()
     assert "$0.0001" in content
+    assert re.search(r"Unsettled since [-0-9]+ [:0-9]+ UTC, until [-0-9]+ [:0-9]+ UTC: ", content)
     assert [claim for claim in _CLAIMS if claim in content] == []
 
 

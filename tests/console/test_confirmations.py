@@ -152,7 +152,7 @@ async def test_a_cost_far_above_the_hold_is_confirmed(site: ConsoleSite, watched
     lost = await site.judged.entry(await site.judged.chat())
     site.judged.model.play(chat())
     await page.goto(f"{site.address}/activity/{lost.request_id}")
-    await page.get_by_label("It cost, USD").fill("1")
+    await page.get_by_label("Actual cost in USD").fill("1")
     await page.get_by_role("button", name="Settle").click()
     await expect(page.get_by_role("dialog")).to_contain_text("more than twice the hold")
     await confirm(page, "Charge $1")
