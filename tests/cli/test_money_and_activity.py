@@ -85,6 +85,7 @@ async def test_payment_events_are_listed_and_assigned(operator: Program, books: 
     listed = (await _json(operator, "credit", "events", "--open", "--limit", 1000))["data"]
     [found] = [row for row in listed if row["id"] == event.id]
     assert (found["outcome"], found["payment_id"]) == ("unknown_organization", payment)
+    assert found["paid"] == "10.5"
     assert "'nobody'" in found["detail"]
     assigned = await _json(operator, "credit", "assign", payment, books.organization)
     assert assigned == {

@@ -33,6 +33,8 @@ PAGES = {
     "cap set": "organizations set-cap",
     "cap show": "GET /organizations/{organization}",
     "costs": "GET /costs",
+    "credit assign": "POST /payments/assign",
+    "credit events": "GET /payments",
     "credit grant": "organizations grant-credit",
     "credit list": "GET /organizations/{organization}",
     "credit withdraw": "organizations grant-credit",
@@ -85,11 +87,8 @@ PAGES = {
     "project-key suspend": "keys suspend",
     "project-key unsuspend": "keys unsuspend",
 }
-_EVENTS = "payment events without an organization are for who knows the payment provider's records"
 _STARTS = "it starts processes on a machine, the console among them"
 REASONS = {
-    "credit assign": _EVENTS,
-    "credit events": _EVENTS,
     "console": _STARTS,
     "demo": _STARTS,
     "serve": _STARTS,

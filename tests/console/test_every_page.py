@@ -9,10 +9,12 @@ from uuid import uuid4
 import pytest
 from playwright.async_api import Browser, Page
 
+from tests.support import stripe_events as stripe
 from tests.support.console_site import TOKEN, ConsoleSite, charts_are_drawn, sign_in, watched_page
 from tests.support.http_client import http_client
 from tests.support.upstream import reset_before_headers
 from tollkeeper.domain.caps import CapPeriod
+from tollkeeper.services.ledger.stripe_events import read_event
 
 pytestmark = pytest.mark.slow
 
@@ -36,6 +38,9 @@ async def _addresses(site: ConsoleSite) -> Addresses:
     assert (await judged.entry(answered)).verdicts
     assert (await judged.entry(lost)).settlement == "unsettled"
     await site.services.caps.cap_set(tenant.organization_id, 10**12, CapPeriod.MONTH)
+    payment = stripe.new_payment()
+    for body in (stripe.succeeded(payment, 5), stripe.succeeded(payment, 5, "W" * 80)):
+        await site.services.payments.payment_receive(read_event(body))
     await _long_names(site)
     organization = f"organization={tenant.organization_id}"
     return Addresses(
@@ -67,6 +72,7 @@ async def _addresses(site: ConsoleSite) -> Addresses:
             f"/playground?{organization}",
             "/costs/all",
             f"/budgets?{organization}",
+            f"/payments?payment={payment}",
             "/months",
             "/reconcile",
             "/doctor",

@@ -75,6 +75,7 @@ async def test_no_action_is_off_screen_at_360_pixels(site: ConsoleSite, browser:
         f"/keys?{organization}",
         "/models",
         "/backends",
+        "/payments",
         "/months",
         "/reconcile",
         "/audit",

@@ -2,7 +2,7 @@
 payment events."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,7 +11,7 @@ from tollkeeper.cli.arguments import OrganizationArgument, UntilOption
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.output import Listing, Record
 from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.domain.payments import ADDING_KINDS, WITHDRAWING_KINDS, GrantKind
+from tollkeeper.domain.payments import ADDING_KINDS, WITHDRAWING_KINDS, GrantKind, RecordedEvent
 from tollkeeper.domain.reports import TIME_MAX
 from tollkeeper.services.use_cases import Services
 
@@ -122,10 +122,16 @@ async def credit_events(
     The column `outcome` says how the gateway processed the event."""
     events = await services.payments.payment_event_list(open_only=open_only, limit=limit)
     return Listing(
-        [asdict(event) for event in events],
+        [_event_view(event) for event in events],
         columns=("received_at", "type", "payment_id", "outcome", "deliveries", "detail"),
         optional=("deliveries",),
     )
+
+
+def _event_view(event: RecordedEvent) -> dict[str, Any]:
+    view = asdict(event)
+    paid = view.pop("paid_picousd")
+    return {**view, "paid": None if paid is None else usd_from_picousd(paid)}
 
 
 @service_command(app, "assign", example="tollkeeper credit assign pi_3Nabc Acme")

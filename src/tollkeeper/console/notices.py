@@ -15,6 +15,8 @@ NOTICES = {
     "organization-created": "The organization was created.",
     "credit-granted": "{amount} was granted.",
     "credit-withdrawn": "{amount} was withdrawn.",
+    "payment-assigned": "The payment is assigned: its credit is {amount}.",
+    "payment-assigned-early": "The payment is assigned. It adds credit when it succeeds.",
     "cap-set": "The cap is set.",
     "cap-cleared": "The cap was removed.",
     "overage-set": "The overage bound is set.",

@@ -94,6 +94,8 @@ PERMISSIONS = {
     "GET /costs.csv": _READ_OWN,
     "GET /costs/all": _READ,
     "GET /budgets": _READ,
+    "GET /payments": _READ,
+    "POST /payments/assign": _WORK,
     "GET /start": _WORK,
     "POST /start": _WORK,
     "GET /playground": _WORK,

@@ -56,6 +56,7 @@ NAVIGATION = (
             NavEntry("activity", "/activity", "Activity"),
             NavEntry("costs", "/costs", "Costs"),
             NavEntry("budgets", "/budgets", "Budgets"),
+            NavEntry("payments", "/payments", "Payments"),
             NavEntry("unsettled", "/unsettled", "Unsettled"),
             NavEntry("months", "/months", "Months"),
             NavEntry("reconcile", "/reconcile", "Reconcile"),

@@ -132,6 +132,8 @@ class RecordedEvent:
     livemode: bool
     payment_id: str | None
     organization_id: OrganizationId | None
+    # The amount of the event's payment; None if no event has reported that the payment succeeded.
+    paid_picousd: int | None
     detail: str
     # How often the payment provider has delivered the event.
     deliveries: int

@@ -155,6 +155,7 @@ async def find_events(
 ) -> list[RecordedEvent]:
     """Returns the events with these outcomes, newest first. Without outcomes, returns all
     events."""
+    assert EventOutcome.BOOKED not in outcomes, "the statement reads stored outcomes"
     cursor = await connection.execute(
         _FIND_EVENTS, {"outcomes": list(outcomes), "limit": limit}, prepare=False
     )
@@ -162,15 +163,17 @@ async def find_events(
 
 
 # A later event may have completed a payment. So a stored outcome such as "waiting" is returned as
-# "booked" as soon as the payment's organization and paid amount are known.
+# "booked" as soon as the payment's organization and paid amount are known. Outcomes change in no
+# other way, so the inner condition skips events without reading their payments.
 _FIND_EVENTS: LiteralString = """
     SELECT * FROM (
         SELECT
             CASE WHEN e.outcome NOT IN ('refused', 'ignored') AND p.organization IS NOT NULL
                 AND p.paid IS NOT NULL THEN 'booked' ELSE e.outcome END AS outcome,
-            e.id, e.type, e.livemode, e.payment_id, p.organization, e.detail, e.deliveries,
+            e.id, e.type, e.livemode, e.payment_id, p.organization, p.paid, e.detail, e.deliveries,
             extract(epoch FROM e.received_at)::bigint AS received_at
         FROM payment_events e LEFT JOIN payments p ON p.id = e.payment_id
+        WHERE %(outcomes)s::text[] = '{}' OR e.outcome = ANY (%(outcomes)s)
         ORDER BY e.received_at DESC, e.id
     ) AS found
     WHERE %(outcomes)s::text[] = '{}' OR outcome = ANY (%(outcomes)s) LIMIT %(limit)s

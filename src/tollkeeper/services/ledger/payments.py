@@ -53,6 +53,13 @@ class Payments:
             await payments.record_event(connection, event, booking.outcome, booking.detail)
         return booking
 
+    async def payment_show(self, payment_id: str) -> Payment:
+        async with self._database.reading() as connection:
+            payment = await payments.find_due(connection, payment_id)
+        if payment is None:
+            raise _no_payment(payment_id)
+        return payment
+
     async def payment_assign(self, payment_id: str, organization_id: OrganizationId) -> Payment:
         """Assigns a payment whose events name no organization, and grants the credit. Raises
         StateConflict if the payment belongs to another organization."""
@@ -63,7 +70,7 @@ class Payments:
             # The returned paid and withdrawn amounts are the amounts that the grants must equal.
             payment = await payments.find_due(connection, payment_id)
             if payment is None:
-                raise NotFound(f"There is no payment {payment_id}.")
+                raise _no_payment(payment_id)
             if payment.organization_id != organization_id:
                 raise StateConflict(
                     f"The payment belongs to the organization {payment.organization_id}."
@@ -126,6 +133,10 @@ class Payments:
                     note=payment.id,
                     payment_id=payment.id,
                 )
+
+
+def _no_payment(payment_id: str) -> NotFound:
+    return NotFound(f"There is no payment {payment_id[:80]}.", param="payment")
 
 
 async def _find_organization(connection: Connection, text: str | None) -> OrganizationId | None:
