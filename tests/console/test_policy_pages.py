@@ -1,5 +1,6 @@
 """Tests the console's pages about policies without a browser."""
 
+import base64
 import json
 import re
 from collections.abc import AsyncIterator
@@ -8,8 +9,10 @@ from html import unescape
 import httpx2
 import pytest
 
-from tests.support.console_site import TOKEN, ConsoleSite, serving_console
+from tests.console.test_confirmations import hidden_fields
+from tests.support.console_site import TOKEN, ConsoleSite, make_session, serving_console
 from tests.support.http_client import http_client
+from tollkeeper.domain.audit import ActorKind
 from tollkeeper.domain.calibration import (
     Calibration,
     Fitted,
@@ -19,7 +22,8 @@ from tollkeeper.domain.calibration import (
     measure,
 )
 from tollkeeper.domain.judging import prompt_format, score_basis_points
-from tollkeeper.domain.policy import JudgeFormat, Policy
+from tollkeeper.domain.people import Person, Role
+from tollkeeper.domain.policy import JudgeFormat, Policy, StoredCalibration
 
 _TAG = re.compile(r"<[^>]+>")
 
@@ -205,9 +209,8 @@ async def test_a_threshold_is_written_in_percent(
     assert edited.draft.match_threshold_basis_points == 5750
 
 
-async def test_a_trial_shows_scores_and_what_a_calibration_improves(
-    site: ConsoleSite, operator: httpx2.AsyncClient
-) -> None:
+async def _try_labelled(operator: httpx2.AsyncClient, rule: str, policy: str = "") -> str:
+    """Tries a rule on twenty labelled texts and returns the page."""
     fields = await _form_fields(operator, "/policies/try")
     lines = [
         json.dumps(
@@ -217,11 +220,108 @@ async def test_a_trial_shows_scores_and_what_a_calibration_improves(
     ]
     answer = await operator.post(
         "/policies/try",
-        data={**fields, "rule": "Does it say bomb?", "direction": "request"},
+        data={**fields, "rule": rule, "policy": policy, "direction": "request"},
         files={"file": ("labelled.jsonl", "\n".join(lines).encode())},
     )
-    shown = words(answer.text)
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+async def test_a_trial_shows_scores_and_what_a_calibration_improves(
+    operator: httpx2.AsyncClient,
+) -> None:
+    shown = words(await _try_labelled(operator, "Does it say bomb?"))
     assert "Suggested threshold: 50 %" in shown
     assert "What a calibration would improve" in shown
+    assert "Verdicts by score" in shown
     assert "90 %" in shown
     assert "basis points" not in shown
+    assert "--save" not in shown
+
+
+async def _calibrations(site: ConsoleSite, policy: Policy) -> list[StoredCalibration]:
+    return await site.services.calibrations.calibration_list(policy.organization_id, policy.id)
+
+
+async def test_the_calibration_of_a_trial_is_saved_once(
+    site: ConsoleSite, operator: httpx2.AsyncClient
+) -> None:
+    policy = await site.judged.publish(mode="monitoring")
+    page = await _try_labelled(operator, policy.draft.rule, policy.id)
+    fields = await _form_fields(operator, "/policies/try")
+    [trial] = re.findall(r'name="trial" value="([^"]+)"', page)
+    # The field of the policy is filled, because the trial was started from the policy's page.
+    assert re.search(rf'name="policy" required [^>]*value="{policy.id}"', page)
+    sent = {**fields, "trial": trial, "policy": policy.id}
+    asked = await operator.post("/policies/try/save", data=sent)
+    for shown in (f"Save a calibration of {policy.name}?", "Labelled texts", "do not change until"):
+        assert shown in words(asked.text)
+    assert await _calibrations(site, policy) == []
+    confirmed = hidden_fields(asked.text)
+    answer = await operator.post("/policies/try/save", data=confirmed)
+    assert answer.status_code == 303, words(answer.text)
+    shown = words((await operator.get(answer.headers["location"])).text)
+    assert "The calibration is saved." in shown
+    # The calibration is stored, but not active.
+    assert "Values are scores of the judge: they rank texts but are not probabilities" in shown
+    assert (await operator.post("/policies/try/save", data=confirmed)).status_code == 409
+    [stored] = await _calibrations(site, policy)
+    assert (stored.number, stored.rule) == (1, policy.draft.rule)
+    assert stored.judge == JudgeFormat("the-judge", prompt_format())
+    assert (stored.report["labels"], stored.report["auc"]) == (20, 1.0)
+    assert len(stored.report["guarantees"]) == 99
+    entries = await site.services.audit.audit_list(organization_id=policy.organization_id, limit=1)
+    change = entries.entries[0].change
+    assert (change.operation, change.object_id) == ("calibration_create", policy.id)
+    assert entries.entries[0].actor.kind is ActorKind.CONSOLE
+
+
+async def test_a_calibration_is_saved_only_for_the_rule_of_the_trial(
+    site: ConsoleSite, operator: httpx2.AsyncClient
+) -> None:
+    policy = await site.judged.publish(mode="monitoring")
+    page = await _try_labelled(operator, "Does it mention a bomb?")
+    [trial] = re.findall(r'name="trial" value="([^"]+)"', page)
+    forged = base64.b64encode(
+        base64.b64decode(trial).replace(b"Does it mention a bomb?", policy.draft.rule.encode())
+    ).decode()
+    for changed, status, message in (
+        ({}, 409, "is another"),
+        ({"policy": "pol_none"}, 404, "There is no policy pol_none."),
+        ({"policy": ""}, 400, "Policy is missing."),
+        ({"trial": forged}, 400, "not a trial of this console"),
+        ({"trial": "?"}, 400, "not a trial of this console"),
+        ({"trial": ""}, 400, "Trial is missing."),
+    ):
+        for confirmed in ("", "yes"):
+            fields = await _form_fields(operator, "/policies/try")
+            sent = {**fields, "trial": trial, "policy": policy.id, "confirmed": confirmed}
+            answer = await operator.post("/policies/try/save", data=sent | changed)
+            assert (answer.status_code, message in words(answer.text)) == (status, True), changed
+            # The operator can correct the form without another trial, unless the trial is forged.
+            assert (trial in answer.text) == ("trial" not in changed)
+    assert await _calibrations(site, policy) == []
+
+
+async def test_too_few_labels_offer_no_calibration(operator: httpx2.AsyncClient) -> None:
+    fields = await _form_fields(operator, "/policies/try")
+    sent = {**fields, "rule": "Is it so?", "text": "Yes.", "direction": "request"}
+    answer = await operator.post("/policies/try", data=sent)
+    assert answer.status_code == 200
+    assert "Save calibration" not in answer.text
+
+
+async def test_only_who_may_publish_is_told_to(
+    site: ConsoleSite, operator: httpx2.AsyncClient
+) -> None:
+    policy = await site.judged.draft(mode="monitoring")
+    person = Person("sub-18", "Olga", Role.ORGANIZATION, policy.organization_id)
+    async with http_client(site.address, cookies=await make_session(site, person)) as client:
+        shown = await _page(client, f"/policies/{policy.id}")
+    assert "The policy has verdicts after an operator has published it." in shown
+    assert "they rank texts but are not probabilities" in shown
+    for hint in ("tollkeeper policy", "Publish the draft", "trial with labelled texts"):
+        assert hint not in shown
+    shown = await _page(operator, f"/policies/{policy.id}")
+    assert "Publish the draft as monitoring" in shown
+    assert "A trial with labelled texts creates one." in shown

@@ -34,12 +34,11 @@ from tollkeeper.cli.policy_trial import (
     run_trial,
     trial_report,
 )
-from tollkeeper.cli.report import Report, show_report
+from tollkeeper.cli.report import show_report
 from tollkeeper.domain.access import OrganizationId, ProjectId
-from tollkeeper.domain.calibration import CONFIDENCE, Fitted, guarantees
+from tollkeeper.domain.calibration import Fitted
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.policy import Direction, JudgeFormat, Mode, Policy, Rule, Scope
-from tollkeeper.domain.trial import labelled_values
 from tollkeeper.services.policies.labelled_texts import read_texts
 from tollkeeper.services.policies.policies import OPERATION_CREATE
 from tollkeeper.services.policies.trial import Trial, TrialText
@@ -388,7 +387,7 @@ def policy_try(
     options = ReportOptions(threshold, false_denials, misses, confidence, from_first_judge=first)
     report = trial_report(trial, settings, options, fitted)
     if save and fitted is not None:
-        _save_calibration(invocation, stored, judge_format(settings), trial, fitted, report)
+        _save_calibration(invocation, stored, judge_format(settings), trial, fitted)
     show_report(report, as_json=invocation.as_json)
 
 
@@ -398,19 +397,17 @@ def _save_calibration(
     judge: JudgeFormat | None,
     trial: Trial,
     fitted: Fitted,
-    report: Report,
 ) -> None:
     assert judge is not None, "the trial has asked a judge"
-    quality = {
-        **fitted.report(),
-        "auc": report.content["calibration"]["auc"],
-        # For each threshold, upper limits of the shares of false denials and of misses.
-        "guarantees": guarantees(*labelled_values(trial.samples), CONFIDENCE),
-    }
     run_with_services(
         invocation,
         lambda services: services.calibrations.calibration_create(
-            policy.organization_id, policy.id, trial.rule, judge, fitted, quality
+            policy.organization_id,
+            policy.id,
+            trial.rule,
+            judge,
+            fitted,
+            trial.calibration_report(fitted),
         ),
     )
 

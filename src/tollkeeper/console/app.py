@@ -106,6 +106,7 @@ ROUTES = [
     Route("/policies", policies.create, methods=["POST"]),
     Route("/policies/try", policy_trial.show),
     Route("/policies/try", policy_trial.run, methods=["POST"]),
+    Route("/policies/try/save", policy_trial.save, methods=["POST"]),
     Route("/policies/{policy}", policy.show),
     Route("/policies/{policy}/{action}", policy.change, methods=["POST"]),
     Route("/models", models.show),

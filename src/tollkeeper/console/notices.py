@@ -43,6 +43,7 @@ NOTICES = {
     "renamed": "The name is changed.",
     "organization-archived": "The organization is archived: its keys admit no calls.",
     "caps-reset": "The caps count for the current day, week and month again.",
+    "calibration-saved": "The calibration is saved. It has no effect until you select it.",
     "calibrated": "The calibration in use is changed.",
     "recovered": "The holds of dead processes are marked as unsettled.",
     "month-closed": "The month is closed. Store a copy of its digest outside of this database.",

@@ -116,6 +116,7 @@ PERMISSIONS = {
     "GET /policies/try": _READ,
     # A trial changes nothing, but the calls to the judge cost money.
     "POST /policies/try": _WORK,
+    "POST /policies/try/save": _WORK,
     "GET /policies/{policy}": _READ_OWN,
     "POST /policies/{policy}/edit": _WORK_OWN,
     "POST /policies/{policy}/set-threshold": _WORK_OWN,

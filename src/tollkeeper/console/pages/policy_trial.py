@@ -1,28 +1,50 @@
 """Tries a rule on sample texts before it becomes a policy. A rule is a yes-or-no question, and the
-configured judge (a model) answers it."""
+configured judge (a model) answers it. Saves the calibration that a trial with labelled texts
+gives."""
 
+import base64
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.changes import answer_form
+from tollkeeper.bootstrap.administration import judge_format
+from tollkeeper.console.changes import Question, answer_form, done
 from tollkeeper.console.charts import threshold_chart
-from tollkeeper.console.context import console_of
+from tollkeeper.console.context import Console, console_of
 from tollkeeper.console.forms import Form, Refused
 from tollkeeper.console.rendering import render
-from tollkeeper.domain.calibration import CONFIDENCE, guarantees
-from tollkeeper.domain.errors import InvalidRequest, Unavailable
-from tollkeeper.domain.policy import Direction
-from tollkeeper.domain.trial import labelled_values, separate
+from tollkeeper.domain.calibration import CONFIDENCE, LabelledScore, guarantees
+from tollkeeper.domain.errors import InvalidRequest, StateConflict, Unavailable
+from tollkeeper.domain.policy import Direction, JudgeFormat, Policy
+from tollkeeper.domain.trial import Sample, labelled, labelled_values, separate
 from tollkeeper.services.policies.labelled_texts import read_texts
 from tollkeeper.services.policies.trial import PolicyTrial, Trial, TrialText
+from tollkeeper.services.use_cases import Services
 
 # The number of texts is limited, because the user waits for the page. `tollkeeper policy try`
 # accepts more texts.
 _TEXTS_MAX = 200
 _DEADLINE_S = 180
+_PURPOSE = "policy trial"
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledTrial:
+    """Contains the part of a trial from which a calibration is fitted. The page has it as a signed
+    field, so that the judge is not asked again when the operator saves the calibration."""
+
+    rule: str
+    direction: Direction
+    judge: JudgeFormat
+    scores: tuple[LabelledScore, ...]
+
+    def trial(self) -> Trial:
+        samples = tuple(Sample("", one.is_yes, None, one.score) for one in self.scores)
+        return Trial(self.rule, self.direction, samples, missing_reason="")
 
 
 async def show(
@@ -40,6 +62,7 @@ async def show(
         if sample.probability_basis_points is not None:
             probability = sample.probability_basis_points
             points[probability] = points.get(probability, 0) + 1
+    fitted = _fitted(trial) if trial else None
     return render(
         request,
         "policy_trial.html",
@@ -53,7 +76,8 @@ async def show(
         chart=threshold_chart(
             sorted(points.items()), threshold, guarantees=_guarantees(trial) if trial else None
         ),
-        fitted=_fitted(trial) if trial else None,
+        fitted=fitted,
+        sealed=_signed(console, trial) if trial and fitted else _signed_before(console, refused),
         judge=console.settings.judge,
         texts_max=_TEXTS_MAX,
         rule=request.query_params.get("rule", ""),
@@ -99,3 +123,88 @@ async def _texts(form: Form) -> list[TrialText]:
     if not 1 <= len(texts) <= _TEXTS_MAX:
         raise InvalidRequest(f"Give 1 to {_TEXTS_MAX} texts.", param="file")
     return texts
+
+
+async def save(request: Request) -> Response:
+    console = console_of(request)
+    services = console.services
+
+    async def ask(form: Form) -> Question:
+        tried = _labelled_trial(console, form)
+        policy = await _policy(services, form, tried.rule)
+        organization = await services.organizations.organization_show(policy.organization_id)
+        fitted = tried.trial().fitted()
+        before, after = (one.calibration_error for one in (fitted.before, fitted.after))
+        return Question(
+            f"Save a calibration of {policy.name}?",
+            "The policy gets another calibration. Its values do not change until you select the "
+            "calibration on the policy's page.",
+            "Save calibration",
+            facts={
+                "Organization": organization.name,
+                "Question": tried.rule,
+                "Judge": tried.judge.model,
+                "Labelled texts": fitted.labels,
+                "Calibration error": f"{before:.1%} before, {after:.1%} after",
+            },
+        )
+
+    async def handle(form: Form) -> Response:
+        tried = _labelled_trial(console, form)
+        policy = await _policy(services, form, tried.rule)
+        trial = tried.trial()
+        fitted = trial.fitted()
+        await services.calibrations.calibration_create(
+            policy.organization_id,
+            policy.id,
+            tried.rule,
+            tried.judge,
+            fitted,
+            trial.calibration_report(fitted),
+        )
+        return done(request, f"/policies/{policy.id}", "calibration-saved")
+
+    return await answer_form(request, handle, show, ask=ask, back="/policies/try")
+
+
+async def _policy(services: Services, form: Form, rule: str) -> Policy:
+    """Returns the policy that the form names. Raises StateConflict if another rule is in force,
+    because a calibration is valid for one rule only."""
+    policy_id = await services.names.policy_named(form.text("policy"))
+    organization_id = await services.policies.policy_organization(policy_id)
+    policy = await services.policies.policy_show(organization_id, policy_id)
+    in_force = policy.draft if policy.published is None else policy.published.rule
+    if in_force.rule != rule:
+        raise StateConflict(
+            f"The rule in force of {policy.name} is another: {in_force.rule!r}. Try that rule.",
+            param="policy",
+        )
+    return policy
+
+
+def _signed(console: Console, trial: Trial) -> str:
+    judge = judge_format(console.settings)
+    assert judge is not None, "the trial has asked a judge"
+    content = LabelledTrial(trial.rule, trial.direction, judge, tuple(labelled(trial.samples)))
+    return base64.b64encode(console.vault.sign(msgspec.json.encode(content), _PURPOSE)).decode()
+
+
+def _signed_before(console: Console, refused: Refused | None) -> str | None:
+    """Returns the signed trial of a rejected form, so that the operator can correct the form."""
+    text = "" if refused is None else refused.filled.get("trial", "")
+    return text if _verified(console, text) is not None else None
+
+
+def _labelled_trial(console: Console, form: Form) -> LabelledTrial:
+    content = _verified(console, form.text("trial"))
+    if content is None:
+        raise InvalidRequest("This is not a trial of this console: try again.", param="trial")
+    return msgspec.json.decode(content, type=LabelledTrial)
+
+
+def _verified(console: Console, text: str) -> bytes | None:
+    try:
+        signed = base64.b64decode(text, validate=True)
+    except ValueError:
+        return None
+    return console.vault.verify(signed, _PURPOSE)

@@ -4,9 +4,10 @@ judge, the model that answers the question, is the same as for published policie
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 from uuid import uuid4
 
-from tollkeeper.domain.calibration import Calibration, Fitted, measure
+from tollkeeper.domain.calibration import CONFIDENCE, Calibration, Fitted, guarantees, measure
 from tollkeeper.domain.errors import InvalidRequest, Unavailable
 from tollkeeper.domain.policy import Direction, Rule, check_rule
 from tollkeeper.domain.transcript import section
@@ -16,6 +17,8 @@ from tollkeeper.domain.trial import (
     calibrated,
     histogram,
     labelled,
+    labelled_values,
+    separate,
 )
 from tollkeeper.services.policies.judge import Judge, Question
 
@@ -52,6 +55,18 @@ class Trial:
     def calibrated(self, calibration: Calibration) -> "Trial":
         """Returns the trial with probabilities in place of scores."""
         return replace(self, samples=calibrated(self.samples, calibration))
+
+    def calibration_report(self, fitted: Fitted) -> dict[str, Any]:
+        """Returns the report that is stored with a calibration that was fitted to this trial."""
+        samples = calibrated(self.samples, fitted.calibration)
+        separation = separate(samples)
+        assert separation is not None, "a calibration is fitted to texts with both labels"
+        return {
+            **fitted.report(),
+            "auc": round(separation.auc, 4),
+            # For each threshold, upper limits of the shares of false denials and of misses.
+            "guarantees": guarantees(*labelled_values(samples), CONFIDENCE),
+        }
 
 
 class PolicyTrial:
