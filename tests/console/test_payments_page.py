@@ -58,7 +58,7 @@ async def _row(client: httpx2.AsyncClient, payment: str, path: str = "/payments"
     page = await client.get(path)
     assert page.status_code == 200, page.text
     [row] = [row for row in _ROW.findall(page.text) if payment in row]
-    return row
+    return str(row)
 
 
 async def _sent(
