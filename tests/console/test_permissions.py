@@ -3,8 +3,9 @@
 import importlib
 import pkgutil
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from uuid import uuid4
 
 import httpx2
@@ -24,10 +25,16 @@ from tollkeeper.domain.access import ProjectId
 from tollkeeper.domain.audit import ActorKind
 from tollkeeper.domain.errors import NotFound, PermissionDenied
 from tollkeeper.domain.people import Person, Role
+from tollkeeper.domain.policy import PolicyState
+from tollkeeper.services.minute_rate import MinuteRate
+from tollkeeper.services.tenants.administration_rate import AdministrationRate
 
 _FORM = re.compile(r'<form[^>]*method="post"[^>]*action="([^"]*)"')
 _FORM_TOKEN = re.compile(r'name="form_token" value="([0-9a-f]+)"')
 _HTTP_REFUSED = (403, 404)
+_COMMAND = re.compile(r"tollkeeper [a-z-]+ [a-z]")
+# Pages that show a hint while an organization has no objects of their kind.
+_EMPTY_PAGES = ("/projects", "/keys", "/policies", "/costs")
 
 
 def _actions() -> dict[str, set[str]]:
@@ -180,6 +187,37 @@ async def _mark(site: ConsoleSite, tenant: Tenant) -> list[str]:
     return [*names, made["id"]]
 
 
+async def _administer_policy(
+    site: ConsoleSite, client: httpx2.AsyncClient, form: Mapping[str, str]
+) -> None:
+    """Does with a policy what the API for organizations allows. Everything else is refused."""
+    organization, policies = site.judged.scripted.tenant.organization_id, site.services.policies
+    rule = {"rule": "Is it so?", "direction": "both", "mode": "monitoring", "scope": "organization"}
+    draft = {**form, **rule, "name": "Ours", "organization": str(organization)}
+    created = await client.post("/policies", data={**draft, "once": uuid4().hex})
+    assert created.status_code == 303
+    [policy] = await policies.policy_list(organization)
+
+    async def post(action: str, **fields: str) -> int:
+        found = await policies.policy_show(organization, policy.id)
+        data = {**form, "once": uuid4().hex, "revision": f"{found.revision}", **fields}
+        answer = await client.post(f"/policies/{policy.id}/{action}", data=data)
+        return answer.status_code
+
+    assert await post("edit", **rule, name="Renamed") == 303
+    assert await post("set-threshold", threshold="7000") == 303
+    assert await post("publish", confirmed="yes") == 403
+    policy = await policies.policy_show(organization, policy.id)
+    assert (policy.name, policy.state) == ("Renamed", PolicyState.DRAFT)
+    assert policy.draft.match_threshold_basis_points == 7000
+    await policies.policy_publish(organization, policy.id, policy.revision)
+    assert await post("pause") == 303
+    for action in ("publish", "resume", "calibrate"):
+        assert await post(action, confirmed="yes", number="0") == 403, action
+    policy = await policies.policy_show(organization, policy.id)
+    assert policy.state is PolicyState.PAUSED
+
+
 async def test_people_of_an_organization_administer_it(site: ConsoleSite) -> None:
     own, services = site.judged.scripted.tenant, site.services
     person = Person("sub-17", "Olga", Role.ORGANIZATION, own.organization_id)
@@ -188,17 +226,109 @@ async def test_people_of_an_organization_administer_it(site: ConsoleSite) -> Non
         found = _FORM_TOKEN.search(page.text)
         assert found is not None
         form = {"form_token": found[1], "project": str(own.project_id), "name": "from the console"}
-        asked = await client.post("/keys", data={**form, "once": "k1", "permission": "models:read"})
-        assert asked.status_code == 403
+        assert "expires_in_days" not in page.text
+        for field in ({"permission": "models:read"}, {"expires_in_days": "30"}):
+            asked = await client.post("/keys", data={**form, **field, "once": uuid4().hex})
+            assert asked.status_code == 403
+            assert "Only operators may choose" in asked.text
         created = await client.post("/keys", data={**form, "once": "k2"})
         assert created.status_code == 200
         assert "Save this value now" in created.text
         assert (await client.get("/activity")).status_code == 403
-    entries = (
-        await services.audit.audit_list(organization_id=own.organization_id, limit=1)
-    ).entries
-    assert entries[0].change.operation == "project_key_create"
-    assert (entries[0].actor.kind, entries[0].actor.name) == (ActorKind.CONSOLE, "Olga (sub-17)")
+        await _administer_policy(site, client, {"form_token": found[1]})
+        ids = await _ids(site, own)
+        for path in (
+            f"/projects/{own.project_id}/archive",
+            f"/organizations/{own.organization_id}/admin-keys/{ids['admin_key']}",
+        ):
+            done = {"form_token": found[1], "once": uuid4().hex, "confirmed": "yes"}
+            assert (await client.post(path, data=done)).status_code == 303, path
+    assert (await services.projects.project_show(own.project_id)).archived_at is not None
+    entries = (await services.audit.audit_list(organization_id=own.organization_id)).entries
+    assert [entry.change.operation for entry in reversed(entries)] == [
+        "project_key_create",
+        "policy_create",
+        "policy_edit",
+        "policy_edit",
+        "policy_publish",
+        "policy_pause",
+        "project_archive",
+        "admin_key_revoke",
+    ]
+    by_console = [entry for entry in entries if entry.change.operation != "policy_publish"]
+    actors = {(entry.actor.kind, entry.actor.name) for entry in by_console}
+    assert actors == {(ActorKind.CONSOLE, "Olga (sub-17)")}
+    key = (await services.project_keys.project_key_list(own.project_id))[0]
+    assert key.expires_at is None
+
+
+async def test_the_administration_rate_applies_to_people_of_an_organization(
+    site: ConsoleSite,
+) -> None:
+    own = site.judged.scripted.tenant
+    other = await site.judged.scripted.gateway.make_tenant()
+    limited = replace(
+        site.services, administration_rate=AdministrationRate(MinuteRate(3, lambda: 10**12))
+    )
+    person = Person("sub-17", "Olga", Role.ORGANIZATION, own.organization_id)
+    neighbour = Person("sub-18", "Nina", Role.ORGANIZATION, other.organization_id)
+    async with serving_console(site.settings, limited) as address:
+        async with http_client(address, cookies=await make_session(site, person)) as client:
+            for _ in range(3):
+                # An incomplete form counts too.
+                assert (await client.post("/keys", data={})).status_code == 403
+            refused = await client.post("/keys", data={})
+            assert refused.status_code == 429
+            assert refused.headers["retry-after"] == "20"
+            assert "<h1>Too many requests</h1>" in refused.text
+            assert (await client.get("/keys")).status_code == 200
+            assert (await client.post("/sign-out", data={})).status_code == 303
+        async with http_client(address, cookies=await make_session(site, neighbour)) as client:
+            # A large form counts as several requests.
+            assert (await client.post("/keys", data={"name": "x" * 8192})).status_code == 403
+            assert (await client.post("/keys", data={})).status_code == 429
+        operator = Person("sub-19", "Otto", Role.OPERATOR)
+        async with http_client(address, cookies=await make_session(site, operator)) as client:
+            for _ in range(5):
+                assert (await client.post("/keys", data={})).status_code == 403
+
+
+async def test_problem_pages_say_what_is_wrong_and_lead_back(site: ConsoleSite) -> None:
+    own = site.judged.scripted.tenant
+    of_organization = Person("sub-17", "Olga", Role.ORGANIZATION, own.organization_id)
+    start = f"/organizations/{own.organization_id}"
+    viewer = Person("sub-18", "Vera", Role.VIEWER)
+    for person, path, status, heading, back in (
+        (of_organization, "/activity", 403, "Not allowed", f'"{start}">Back to the organization'),
+        (of_organization, f"/projects/{uuid4()}", 404, "Not found", f'"{start}">Back to the org'),
+        (viewer, "/people", 403, "Not allowed", '"/">Back to the overview'),
+        (viewer, "/nowhere", 404, "Not found", '"/">Back to the overview'),
+        (viewer, "/activity?range=9y", 400, "Not possible", '"/">Back to the overview'),
+    ):
+        async with _signed_in(site, person) as client:
+            answer = await client.get(path)
+            assert answer.status_code == status, path
+            assert f"<h1>{heading}</h1>" in answer.text, path
+            assert f"<a href={back}" in answer.text, path
+
+
+@each("has_project", [False, True])
+async def test_people_without_a_shell_see_no_commands(site: ConsoleSite, has_project: bool) -> None:
+    services = site.services
+    organization = await services.organizations.organization_create(f"Empty {uuid4().hex}")
+    if has_project:
+        await services.projects.project_create(organization.id, "Web")
+    paths = [f"{path}?organization={organization.id}" for path in _EMPTY_PAGES]
+    paths.append(f"/organizations/{organization.id}")
+    for person, sees_commands, sees_forms in (
+        (Person("a", "Olga", Role.ORGANIZATION, organization.id), False, has_project),
+        (Person("b", "Vera", Role.VIEWER), True, False),
+        (Person("c", "Otto", Role.OPERATOR), True, True),
+    ):
+        async with _signed_in(site, person) as client:
+            texts = [(await client.get(path)).text for path in paths]
+        assert any(_COMMAND.search(text) for text in texts) == sees_commands, person.role
+        assert any("Create one below" in text for text in texts) == sees_forms, person.role
 
 
 async def test_a_use_case_that_is_not_listed_is_refused(site: ConsoleSite) -> None:

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from tollkeeper.console import payment_webhook, sign_in, static_files
 from tollkeeper.console.changes import status_of
 from tollkeeper.console.context import Console, session_of
-from tollkeeper.console.guard import Guard
+from tollkeeper.console.guard import BODY_BYTES_MAX, Guard
 from tollkeeper.console.pages import (
     activity,
     admin_keys,
@@ -42,8 +42,17 @@ from tollkeeper.console.pages import (
 from tollkeeper.console.permissions import PUBLIC, Offers, require
 from tollkeeper.console.rendering import render
 from tollkeeper.console.sessions import Session
+from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.errors import TollkeeperError
 
+# The headings of error pages, by status.
+_HEADINGS = {
+    403: "Not allowed",
+    404: "Not found",
+    429: "Too many requests",
+    500: "Something went wrong",
+}
+_OTHER_HEADING = "Not possible"
 _log = structlog.get_logger("tollkeeper.console")
 
 
@@ -157,14 +166,31 @@ def _permitted(route: Route) -> Route:
         if route.path == "/" and person.organization_id is not None:
             return RedirectResponse(f"/organizations/{person.organization_id}", 303)
         require(person, method, route.path, request.path_params.get("action"))
+        # Signing out is always possible. It ends the session, so it cannot be repeated.
+        if method == "POST" and route.path != "/sign-out" and person.organization_id is not None:
+            _count_administration(request, person.organization_id)
         return await route.endpoint(request)  # type: ignore[no-any-return]
 
     return Route(route.path, endpoint, methods=[method])
 
 
+def _count_administration(request: Request, organization_id: OrganizationId) -> None:
+    """Counts a request towards the organization's administration rate, as the API does. Raises
+    RateLimited if the rate is used up."""
+    console = request.app.state.console
+    assert isinstance(console, Console)
+    rate = console.services.administration_rate
+    rate.count_request(organization_id)
+    # Without a length, the body may have any size up to the maximum.
+    rate.count_body(organization_id, int(request.headers.get("content-length", BODY_BYTES_MAX)))
+
+
 async def _refused(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, TollkeeperError)
-    return _problem(request, exc.message, status_of(exc))
+    response = _problem(request, exc.message, status_of(exc))
+    if exc.retry_after_s is not None:
+        response.headers["Retry-After"] = str(exc.retry_after_s)
+    return response
 
 
 async def _no_such_page(request: Request, exc: Exception) -> Response:
@@ -186,7 +212,7 @@ def _problem(request: Request, message: str, status: int) -> Response:
     page = render(
         *(request, "problem.html"),
         nav="",
-        title="Not possible",
+        title=_HEADINGS.get(status, _OTHER_HEADING),
         message=message,
         request_id=request_id,
     )

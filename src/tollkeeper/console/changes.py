@@ -22,6 +22,7 @@ from tollkeeper.domain.errors import (
     InvalidRequest,
     NotFound,
     PermissionDenied,
+    RateLimited,
     StateConflict,
     TollkeeperError,
     Unavailable,
@@ -34,6 +35,7 @@ _STATUS: tuple[tuple[type[TollkeeperError], int], ...] = (
     (NotFound, 404),
     (InvalidRequest, 400),
     (PermissionDenied, 403),
+    (RateLimited, 429),
     (Unavailable, 503),
 )
 _log = structlog.get_logger("tollkeeper.console")

@@ -39,10 +39,18 @@ async def _creates_default_key(
     services: Services, own_id: OrganizationId, arguments: Arguments
 ) -> bool:
     """Tells whether the new key's project belongs to the organization. Raises PermissionDenied if
-    permissions are chosen: the API for organizations gives every new key the default permissions,
-    so an organization's users may not choose permissions in the console either."""
-    if arguments[2] is not None:
-        raise PermissionDenied("Only operators may choose the permissions of a key.")
+    permissions or an expiry are chosen: the API for organizations gives every new key the default
+    permissions and no expiry, so an organization's users may not choose them in the console
+    either."""
+    _project_id, _name, permissions, expires_in_s = arguments
+    if permissions is not None:
+        raise PermissionDenied(
+            "Only operators may choose the permissions of a key.", param="permission"
+        )
+    if expires_in_s is not None:
+        raise PermissionDenied(
+            "Only operators may choose when a key expires.", param="expires_in_days"
+        )
     return await _is_own_project(services, own_id, arguments)
 
 

@@ -71,8 +71,9 @@ async def create(request: Request) -> Response:
         days = form.integer("expires_in_days", optional=True)
         expires_in_s = None if days is None else days * _DAY_S
         key, value = await services.project_keys.project_key_create_by_operator(
-            # None means the default permissions. The form for users of an organization has no
-            # permission fields, so their keys get the defaults, as in the API for organizations.
+            # None means the default permissions, or no expiry. The form for users of an
+            # organization lacks these fields, so their keys get the same permissions and expiry as
+            # keys that the API for organizations creates.
             *(project, name, form.texts("permission") or None, expires_in_s)
         )
         return created(request, key, value)

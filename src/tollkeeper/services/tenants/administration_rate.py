@@ -42,6 +42,10 @@ class AdministrationRate:
         self._organizations.move_to_end(digest)
         if len(self._organizations) > _KEYS_MAX:
             self._organizations.popitem(last=False)
+        self.count_request(organization_id)
+
+    def count_request(self, organization_id: OrganizationId) -> None:
+        """Counts a request. Raises RateLimited if the rate is used up."""
         self._require_rate(organization_id)
         self._rate.use(organization_id)
 
