@@ -24,6 +24,10 @@ def test_changes_are_listed_with_who_made_them(program: Program) -> None:
     of_project = program.json("audit", "list", "--object", project)["data"]
     assert [entry["operation"] for entry in of_project] == ["project_create"]
 
+    filters = ("--organization", organization, "--actor")
+    assert program.json("audit", "list", *filters, "Dana")["data"] == listed["data"]
+    assert program.json("audit", "list", *filters, "erin")["data"] == []
+
     shown = program.run("audit", "list", "--organization", organization).out
     assert "amount: 1.5 -> 2.5" in shown
     assert "cli:dana" in shown

@@ -107,6 +107,15 @@ async def test_the_end_of_a_month(
         (str(MONTH), "dropped"),
         (str(this_month()), "open"),
     ]
+    # The second export changed nothing.
+    entries = (await _json(past, "audit", "list", "--actor", "CLI:"))["data"]
+    assert [(entry["operation"], entry["object"]) for entry in reversed(entries)] == [
+        ("ledger_close", str(MONTH)),
+        ("ledger_exported", str(MONTH)),
+        ("ledger_drop", str(MONTH)),
+    ]
+    assert {entry["organization_id"] for entry in entries} == {None}
+    assert entries[1]["after"]["sha256"] == exported["csv_sha256"]
     shown = await _run(past, "ledger", "verify", "--full")
     assert (shown.code, shown.out) == (0, "Every invariant holds.\n")
     # In a pipe, the progress is plain text.

@@ -1,4 +1,4 @@
-"""Tests pages that operators use rarely: months, bills, checks and renaming."""
+"""Tests pages that operators use rarely: months, bills, checks, renaming, people and the audit."""
 
 import csv
 import gzip
@@ -6,15 +6,24 @@ import hashlib
 import io
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from uuid import uuid4
 
 import httpx2
 import pytest
 
 from tests.console.test_confirmations import hidden_fields
-from tests.support.console_site import TOKEN, ConsoleSite, form_fields, serving_console
+from tests.support.console_site import (
+    TOKEN,
+    ConsoleSite,
+    form_fields,
+    make_session,
+    serving_console,
+)
 from tests.support.http_client import http_client
 from tests.support.ledger_months import NOW, OldBooks, busy
+from tollkeeper.console.sessions import COOKIE
 from tollkeeper.domain.months import Month
+from tollkeeper.domain.people import Person, Role
 
 
 @pytest.fixture
@@ -220,3 +229,45 @@ async def test_months_are_listed_and_the_present_one_is_not_closed(
     for refused in (asked, await operator.post("/months/close", data=confirmed)):
         assert refused.status_code == 409
         assert "can be closed when it has been over for a day" in refused.text
+
+
+async def test_the_audit_names_who_ended_all_sessions_of_a_person(site: ConsoleSite) -> None:
+    ada = Person(f"ada-{uuid4().hex}", "Ada", Role.OWNER)
+    vera = Person(f"vera-{uuid4().hex}", "Vera", Role.VIEWER)
+    cookies = [await make_session(site, vera) for _ in range(2)]
+    digest = hashlib.sha256(cookies[0][COOKIE].encode()).hexdigest()
+    async with http_client(site.address, cookies=await make_session(site, ada)) as client:
+        sent = await form_fields(client, uuid4().hex) | {"session": digest}
+        asked = await client.post("/people/end", data=sent)
+        assert (await client.post("/people/end", data=hidden_fields(asked.text))).status_code == 303
+        sent = await form_fields(client, uuid4().hex) | {"everywhere": "1"}
+        assert (await client.post("/sign-out", data=sent)).status_code == 303
+    entries = (await site.services.audit.audit_list(actor=ada.subject)).entries
+    assert {str(entry.actor) for entry in entries} == {f"console:Ada ({ada.subject})"}
+    changes = [entry.change for entry in reversed(entries)]
+    assert [(change.operation, change.object_id) for change in changes] == [
+        ("console_session_end_all", vera.subject),
+        ("console_session_end_all", ada.subject),
+    ]
+    assert changes[0].before == {"name": "Vera", "sessions": 2}
+    assert {change.organization_id for change in changes} == {None}
+
+
+async def test_the_audit_is_filtered_by_person(
+    operator: httpx2.AsyncClient, site: ConsoleSite
+) -> None:
+    person = Person(f"ida-{uuid4().hex}", "Ida", Role.OWNER)
+    async with http_client(site.address, cookies=await make_session(site, person)) as client:
+        sent = await form_fields(client, uuid4().hex) | {"name": f"Org {uuid4().hex}"}
+        assert (await client.post("/organizations", data=sent)).status_code == 303
+        sent = await form_fields(client, uuid4().hex) | {"everywhere": "1"}
+        await client.post("/sign-out", data=sent)
+    page = await operator.get("/audit", params={"actor": person.subject.upper()})
+    for expected in ("organization_create", "console_session_end_all", "the installation"):
+        assert page.text.count(f">{expected}</") == 1, expected
+    assert f'href="/audit?actor=console%3AIda%20%28{person.subject}%29"' in page.text
+    assert "No change matches" in (await operator.get("/audit?actor=nobody-like-this")).text
+    for name in ("actor", "object"):
+        refused = await operator.get(f"/audit?{name}=%00x")
+        assert refused.status_code == 400
+        assert "must not contain a null character" in refused.text

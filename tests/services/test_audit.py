@@ -190,6 +190,24 @@ async def test_an_organization_sees_only_its_own_entries(gateway: Gateway, tenan
     assert await _entries(gateway, tenant, object_id=str(other.project_id)) == []
 
 
+async def test_a_part_of_the_actor_selects_entries(gateway: Gateway, tenant: Tenant) -> None:
+    names = [f"{name} ({uuid4().hex})" for name in ("Ada_%", "Bob")]
+    for name in names:
+        with acting_as(Actor(ActorKind.CONSOLE, name)):
+            await gateway.services.projects.project_create(tenant.organization_id, name)
+    for text, found in (
+        (names[0], names[:1]),
+        ("ada_%", names[:1]),
+        ("console:BOB", names[1:]),
+        ("console:", names),
+        # Characters of patterns have no special meaning.
+        ("a%a", []),
+        (names[0][:-1] + "?", []),
+    ):
+        entries = await _entries(gateway, tenant, actor=text)
+        assert [entry.actor.name for entry in reversed(entries)] == found, text
+
+
 async def test_times_bound_the_list(gateway: Gateway, tenant: Tenant) -> None:
     (newest, *_) = await _entries(gateway, tenant)
     assert await _entries(gateway, tenant, since=newest.at + 3600) == []

@@ -32,6 +32,13 @@ async def audit_list(
             "--object", metavar="ID", help="Include only changes of the object with this id."
         ),
     ] = None,
+    actor: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Include only changes by actors with this text in their name, for example a person.",
+        ),
+    ] = None,
     since: Annotated[
         int | None,
         typer.Option(
@@ -68,6 +75,7 @@ async def audit_list(
     page = await services.audit.audit_list(
         organization_id=organization_filter,
         object_id=object_id,
+        actor=actor,
         since=since,
         until=until,
         before_id=before,

@@ -112,7 +112,11 @@ def _id(text: str, noun: str) -> UUID:
 
 
 def optional(query: QueryParams, name: str) -> str | None:
-    return query.get(name, "").strip() or None
+    text = query.get(name, "").strip()
+    if "\x00" in text:
+        # PostgreSQL cannot compare such a text.
+        raise InvalidRequest(f"{_title(name)} must not contain a null character.", param=name)
+    return text or None
 
 
 def status_range(text: str | None) -> StatusRange | None:

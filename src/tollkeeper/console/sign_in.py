@@ -17,8 +17,10 @@ from tollkeeper.console.identity_provider import NoRole, PendingSignIn
 from tollkeeper.console.notices import NOTICES
 from tollkeeper.console.rendering import render_outside
 from tollkeeper.console.sessions import COOKIE, TOKEN_HOLDER
+from tollkeeper.domain.audit import Actor, ActorKind
 from tollkeeper.domain.errors import NotFound, PermissionDenied, TollkeeperError
 from tollkeeper.domain.people import Person
+from tollkeeper.services.audit import acting_as
 from tollkeeper.services.console_sessions import SESSION_S
 
 _ADDRESS = re.compile(r"/(?![/\\])[^\s\\]{0,2000}")
@@ -171,7 +173,8 @@ async def sign_out(request: Request) -> Response:
     except TollkeeperError:
         return RedirectResponse("/", 303)
     if form.text("everywhere", default=""):
-        await console.sessions.end_all(session.credential, session.person.subject)
+        with acting_as(Actor(ActorKind.CONSOLE, session.actor)):
+            await console.sessions.end_all(session.credential, session.person.subject)
     else:
         await console.sessions.end(session)
     response = RedirectResponse(f"/sign-in?notice={_SIGNED_OUT}", 303)

@@ -38,7 +38,8 @@ class Change:
     """Describes one change of one object. `operation` is the name of the use case that made the
     change."""
 
-    organization_id: OrganizationId
+    # None if the change concerns the whole installation.
+    organization_id: OrganizationId | None
     operation: str
     object_kind: str
     object_id: str

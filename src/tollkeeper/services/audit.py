@@ -45,7 +45,7 @@ def acting_as(actor: Actor) -> Iterator[None]:
 
 async def record_change(
     connection: Connection,
-    organization_id: OrganizationId,
+    organization_id: OrganizationId | None,
     operation: str,
     object_kind: str,
     object_id: object,
@@ -54,10 +54,10 @@ async def record_change(
     after: object = None,
     only_differing: bool = False,
 ) -> None:
-    """Writes an audit entry for one change, in the transaction of `connection`. `before` and
-    `after` are domain objects or mappings without secrets. With `only_differing`, the entry omits
-    fields that are equal before and after. This saves space for large objects, because entries are
-    stored for years."""
+    """Writes an audit entry for one change, in the transaction of `connection`. Without an
+    organization, the change concerns the whole installation. `before` and `after` are domain objects
+    or mappings without secrets. With `only_differing`, the entry omits fields that are equal before
+    and after. This saves space for large objects, because entries are stored for years."""
     old, new = _state(before), _state(after)
     if only_differing and old is not None and new is not None:
         old, new = differing(old, new), differing(new, old)
@@ -115,13 +115,14 @@ class Audit:
         *,
         organization_id: OrganizationId | None = None,
         object_id: str | None = None,
+        actor: str | None = None,
         since: int | None = None,
         until: int | None = None,
         before_id: int | None = None,
         limit: int = 100,
     ) -> AuditPage:
         """Returns a page of entries, newest first. `object_id` selects the changes of one
-        object."""
+        object. `actor` selects the actors whose kind and name contain this text, ignoring case."""
         assert 1 <= limit <= AUDIT_PAGE_MAX
         async with self._database.reading() as connection:
             # One additional entry is read, to find out whether there is a next page.
@@ -129,6 +130,7 @@ class Audit:
                 connection,
                 organization_id=organization_id,
                 object_id=object_id,
+                actor=actor,
                 since=since,
                 until=until,
                 before_id=before_id,

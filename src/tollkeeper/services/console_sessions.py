@@ -2,6 +2,7 @@
 ended after a restart, and for every console that uses the same database."""
 
 from tollkeeper.domain.people import Person
+from tollkeeper.services.audit import record_change
 from tollkeeper.services.clock import Clock
 from tollkeeper.storage import console_sessions
 from tollkeeper.storage.console_sessions import StoredSession
@@ -64,6 +65,13 @@ class ConsoleSessions:
             await console_sessions.delete(connection, digest)
 
     async def console_session_end_all(self, credential: bytes, subject: str) -> None:
-        """Ends all sessions of the user `subject` that began with this `credential`."""
+        """Ends all sessions of the user `subject` that began with this `credential`. An empty
+        subject means the users of the operator token."""
         async with self._database.transaction() as connection:
-            await console_sessions.delete_of_person(connection, credential, subject)
+            names = await console_sessions.delete_of_person(connection, credential, subject)
+            if names:
+                await record_change(
+                    *(connection, None, "console_session_end_all"),
+                    *("person", subject or names[0]),
+                    before={"name": names[0], "sessions": len(names)},
+                )

@@ -1,6 +1,7 @@
 """Contains the SQL for audit entries: one for every change by an operator or an admin key."""
 
 from typing import Any, LiteralString
+from uuid import UUID
 
 import msgspec
 
@@ -11,6 +12,9 @@ from tollkeeper.storage.database import Connection
 # The length of a complete id. A UUID with dashes and a policy's id with its prefix have the same
 # length.
 _WHOLE_ID_LENGTH = 36
+# The organization id in the rows of changes that concern the whole installation. The column is part
+# of the primary key, so it cannot be null. No organization has this id.
+_INSTALLATION = UUID(int=0)
 
 
 async def insert(connection: Connection, actor: Actor, change: Change) -> None:
@@ -21,7 +25,7 @@ async def insert(connection: Connection, actor: Actor, change: Change) -> None:
         VALUES (%s, %s, %s, %s, %s, %s, %s::jsonb, %s::jsonb)
         """,
         (
-            change.organization_id,
+            change.organization_id or _INSTALLATION,
             actor.kind,
             actor.name,
             change.operation,
@@ -61,6 +65,7 @@ async def find_page(
     *,
     organization_id: OrganizationId | None,
     object_id: str | None,
+    actor: str | None,
     since: int | None,
     until: int | None,
     before_id: int | None,
@@ -78,6 +83,11 @@ async def find_page(
         is_whole_id = len(object_id) >= _WHOLE_ID_LENGTH
         filters.append("object_id = %s" if is_whole_id else "starts_with(object_id, %s)")
         parameters.append(object_id)
+    if actor is not None:
+        # Searches the text that `str(Actor)` returns, which lists of entries show. Each row is
+        # compared, because a part of a name is enough.
+        filters.append("strpos(lower(actor_kind || ':' || actor), lower(%s)) > 0")
+        parameters.append(actor)
     if since is not None:
         filters.append("at >= to_timestamp(%s)")
         parameters.append(since)
@@ -99,5 +109,7 @@ def _encoded(state: ObjectState | None) -> str | None:
 
 
 def _entry(row: tuple[Any, ...]) -> AuditEntry:
-    identity, at, kind, actor, *change = row
-    return AuditEntry(identity, at, Actor(ActorKind(kind), actor), Change(*change))
+    identity, at, kind, actor, organization_id, *change = row
+    if organization_id == _INSTALLATION:
+        organization_id = None
+    return AuditEntry(identity, at, Actor(ActorKind(kind), actor), Change(organization_id, *change))

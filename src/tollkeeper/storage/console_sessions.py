@@ -73,10 +73,13 @@ async def delete(connection: Connection, digest: bytes) -> None:
     await connection.execute("DELETE FROM console_sessions WHERE digest = %s", (digest,))
 
 
-async def delete_of_person(connection: Connection, credential: bytes, subject: str) -> None:
-    await connection.execute(
-        "DELETE FROM console_sessions WHERE subject = %s AND credential = %s", (subject, credential)
+async def delete_of_person(connection: Connection, credential: bytes, subject: str) -> list[str]:
+    """Deletes the user's sessions. Returns the user's name in each of them."""
+    cursor = await connection.execute(
+        "DELETE FROM console_sessions WHERE subject = %s AND credential = %s RETURNING name",
+        (subject, credential),
     )
+    return [name for (name,) in await cursor.fetchall()]
 
 
 async def delete_expired(connection: Connection, now: int, *, idle_s: int) -> None:

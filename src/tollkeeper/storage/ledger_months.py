@@ -376,12 +376,13 @@ async def write_step(
     csv_digest: bytes | None = None,
     csv_rows: int | None = None,
     file_name: str | None = None,
-) -> None:
-    """Records a step of the month, unless the step was recorded before."""
-    await connection.execute(
+) -> bool:
+    """Records a step of the month. Returns False if the step was recorded before."""
+    cursor = await connection.execute(
         """
         INSERT INTO ledger_close_steps (month, step, csv_digest, csv_rows, file_name)
         VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING
         """,
         (month.number, step, csv_digest, csv_rows, file_name),
     )
+    return cursor.rowcount > 0

@@ -21,8 +21,10 @@ from tests.support.ledger import (
 )
 from tests.support.ledger_months import OldBooks, busy, despite_guards, end_month, this_month
 from tollkeeper.domain.activity import ActivityRecord
+from tollkeeper.domain.audit import Actor, ActorKind
 from tollkeeper.domain.errors import NotFound, StateConflict
 from tollkeeper.domain.ledger import Hold
+from tollkeeper.services.audit import Audit, acting_as
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.clock import unix_now
 from tollkeeper.services.ledger import holds
@@ -62,6 +64,24 @@ async def test_an_export_has_every_row_once_and_always_the_same(old: OldBooks) -
     assert by_id[str(odd.id)]["unsettled_reason"] == 'said "nothing",\nand left'
     again, same = await old.export(BEFORE)
     assert (again, same) == (export, text)
+
+
+async def test_the_audit_names_who_closed_exported_and_dropped_a_month(old: OldBooks) -> None:
+    await busy(old)
+    ada = Actor(ActorKind.CONSOLE, "Ada (sub-1)")
+    with acting_as(ada):
+        await end_month(old, BEFORE)
+    page = await Audit(old.process.database, unix_now, retention_days=1).audit_list(actor="ada (")
+    assert {entry.actor for entry in page.entries} == {ada}
+    changes = [entry.change for entry in reversed(page.entries)]
+    steps = ["ledger_close", "ledger_exported", "ledger_drop"]
+    assert [change.operation for change in changes] == steps
+    assert {(change.organization_id, change.object_id) for change in changes} == {
+        (None, str(BEFORE))
+    }
+    assert changes[1].after is not None
+    assert changes[1].after["file_name"] == f"{BEFORE}.csv"
+    assert changes[2].before == {"reservations": 4}
 
 
 async def test_only_what_is_closed_proven_and_exported_is_dropped(old: OldBooks) -> None:

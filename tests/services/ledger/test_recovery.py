@@ -22,9 +22,12 @@ from tests.support.ledger import (
     settlement,
 )
 from tests.support.proof import Proof
+from tollkeeper.domain.audit import Actor, ActorKind
 from tollkeeper.domain.errors import StateConflict, Unavailable
 from tollkeeper.domain.ledger import Hold
 from tollkeeper.domain.views import ReservationStatus
+from tollkeeper.services.audit import Audit, acting_as
+from tollkeeper.services.clock import unix_now
 from tollkeeper.services.ledger.reconciliation import Reconciliation
 from tollkeeper.services.ledger.recovery import Lease, LeasedHolds, OwnHolds, Recovered, Recovery
 from tollkeeper.storage import processes
@@ -80,10 +83,16 @@ async def test_holds_of_a_dead_process_become_unsettled(process: Process) -> Non
     lost, resolved, marked = [await held(dead, tenant, 10) for _ in range(3)]
     await dead.ledger.resolve(settlement(resolved, 4))
     await dead.ledger.mark_unsettled(marked, "known to be unknown")
-    recovery = Recovery(process.database, 0)
-    assert await recovery.ledger_recover() == Recovered(processes=1, reservations=1)
-    assert await balance_of(process, tenant) == Balance(76, 0, 20, 4, 0)
-    assert await recovery.ledger_recover() == Recovered(0, 0)
+    recovery, ada = Recovery(process.database, 0), Actor(ActorKind.CONSOLE, "Ada (sub-1)")
+    with acting_as(ada):
+        assert await recovery.ledger_recover() == Recovered(processes=1, reservations=1)
+        assert await balance_of(process, tenant) == Balance(76, 0, 20, 4, 0)
+        assert await recovery.ledger_recover() == Recovered(0, 0)
+    audit = Audit(process.database, unix_now, retention_days=1)
+    [entry] = (await audit.audit_list(organization_id=tenant.organization_id)).entries
+    assert (entry.actor, entry.change.operation) == (ada, "ledger_recover")
+    assert entry.change.after is not None
+    assert entry.change.after["unsettled_reservations"] == 1
     # A later settlement is accepted exactly once.
     assert await process.ledger.resolve(settlement(lost, 3))
     assert not await process.ledger.resolve(release(lost))

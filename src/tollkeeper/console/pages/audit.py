@@ -39,6 +39,7 @@ async def show(request: Request) -> Response:
     page = await services.audit.audit_list(
         organization_id=None if organization is None else organization_id(organization),
         object_id=optional(query, "object"),
+        actor=optional(query, "actor"),
         since=None if since is None else unix_time(since, "since"),
         until=None if until is None else unix_time(until, "until"),
         before_id=_before(optional(query, "before")),

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from tollkeeper.domain.errors import StateConflict
 from tollkeeper.domain.months import Month, month_of_day, month_of_id
+from tollkeeper.services.audit import record_change
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.ledger.bulk_resolution import BulkResolution
 from tollkeeper.services.ledger.close_digest import close_digest
@@ -121,6 +122,8 @@ class LedgerMonths:
                 reservations,
                 digest,
             )
+            totals = {"reservations": reservations, "digest": digest.hex()}
+            await record_change(connection, None, "ledger_close", "month", month, after=totals)
             return await _find(connection, month)
 
     async def ledger_export(self, month: Month, write: Callable[[bytes], object]) -> Export:
@@ -153,7 +156,7 @@ class LedgerMonths:
     async def ledger_exported(self, export: Export, file_name: str) -> LedgerMonth:
         """Records that the month is exported. The caller has safely stored the file."""
         async with self._database.transaction() as connection:
-            await ledger_months.write_step(
+            is_first = await ledger_months.write_step(
                 connection,
                 export.month,
                 "exported",
@@ -161,6 +164,11 @@ class LedgerMonths:
                 csv_rows=export.rows,
                 file_name=file_name,
             )
+            if is_first:
+                file = {"file_name": file_name, "rows": export.rows, "sha256": export.digest.hex()}
+                await record_change(
+                    connection, None, "ledger_exported", "month", export.month, after=file
+                )
             return await _find(connection, export.month)
 
     async def ledger_check_drop(self, month: Month) -> LedgerMonth:
@@ -198,7 +206,11 @@ class LedgerMonths:
             await ledger_months.limit_lock_waits(connection)
             await ledger_months.drop_month(connection, month)
             await ledger_months.write_step(connection, month, "dropped")
-            return await _find(connection, month)
+            dropped = await _find(connection, month)
+            assert dropped.close is not None, "only a closed month is dropped"
+            rows = {"reservations": dropped.close.reservations}
+            await record_change(connection, None, "ledger_drop", "month", month, before=rows)
+            return dropped
 
     async def _require_closed_with_rows(self, month: Month) -> LedgerMonth:
         async with self._database.reading() as connection:

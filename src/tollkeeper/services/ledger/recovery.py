@@ -18,6 +18,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from tollkeeper.domain.access import OrganizationId
+from tollkeeper.services.audit import record_change
 from tollkeeper.services.ledger.open_holds import OpenHolds
 from tollkeeper.storage import processes, resolutions
 from tollkeeper.storage.compatibility import SchemaState, find_schema_state
@@ -255,7 +256,7 @@ class Recovery:
 
 async def _mark(connection: Connection, holds: Sequence[OpenHold], reason: str) -> int:
     """Marks the holds as unsettled. Each transaction marks a limited number of holds of one
-    organization."""
+    organization, and writes an audit entry for them."""
     by_organization: dict[OrganizationId, list[UUID]] = {}
     for hold in holds:
         by_organization.setdefault(hold.organization_id, []).append(hold.id)
@@ -265,7 +266,14 @@ async def _mark(connection: Connection, holds: Sequence[OpenHold], reason: str) 
             batch = ids[start : start + _MARKED_AT_ONCE]
             async with connection.transaction():
                 await resolutions.lock_account(connection, organization_id)
-                marked += await resolutions.mark_unsettled(
+                marked_now = await resolutions.mark_unsettled(
                     connection, organization_id, batch, reason
                 )
+                if marked_now:
+                    await record_change(
+                        *(connection, organization_id, "ledger_recover"),
+                        *("ledger", organization_id),
+                        after={"unsettled_reservations": marked_now, "reason": reason},
+                    )
+            marked += marked_now
     return marked
