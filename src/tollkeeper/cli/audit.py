@@ -9,7 +9,7 @@ from tollkeeper.cli.amounts import unix_seconds
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.output import Listing
 from tollkeeper.domain.audit import ActorKind, AuditEntry, ObjectState
-from tollkeeper.services.audit import AUDIT_PAGE_MAX
+from tollkeeper.services.audit import AUDIT_PAGE_MAX, AuditPage
 from tollkeeper.services.use_cases import Services
 
 app = noun_app("List who changed which object, and when.")
@@ -81,6 +81,10 @@ async def audit_list(
         before_id=before,
         limit=limit,
     )
+    return await _listing(services, page)
+
+
+async def _listing(services: Services, page: AuditPage) -> Listing:
     names = await services.names.names_of(
         shown_id
         for entry in page.entries
