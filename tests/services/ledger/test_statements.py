@@ -8,22 +8,18 @@ import pytest
 
 from tests.support import stripe_events as stripe
 from tests.support.books import MODEL, USD, Books
-from tests.support.large_books import fill_books
-from tests.support.ledger import LIMITS, LedgerTenant, held, make_tenant, rows, run
+from tests.support.ledger import LedgerTenant, held, make_tenant, run
 from tests.support.ledger_months import OldBooks, end_month, this_month
-from tests.support.proof import Proof
 from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.errors import InvalidRequest, NotFound
 from tollkeeper.domain.months import Month
 from tollkeeper.domain.statements import Charge, ProjectCost, Statement, charges_of, statement_rows
 from tollkeeper.services.csv_text import csv_lines
-from tollkeeper.services.ledger.payments import Payments
 from tollkeeper.services.ledger.statements import Statements
 from tollkeeper.services.ledger.stripe_events import read_event
 
 NOW = this_month()
-# Two and three months ago. The fixture `old` has created the partitions of these months.
-LAST = NOW.plus(-2)
+# Three months ago. The fixture `old` has created the partitions of this month.
 BEFORE = NOW.plus(-3)
 
 
@@ -149,68 +145,6 @@ async def test_a_dropped_month_keeps_its_statement_and_gets_adjustments_later(
     _assert_adds_up(current)
 
 
-async def test_the_statement_of_a_simulated_month_equals_the_ledger(
-    old: OldBooks, proof: Proof
-) -> None:
-    """The ledger has two months of calls with overage, releases, grants, payments, refunds and unsettled
-    calls."""
-    database = old.process.database
-    calls = proof.size(quick=2_000, long=200_000, smoke=400)
-    tenants = await fill_books(
-        *(database,), calls=calls, organizations=2, months=[BEFORE, LAST], projects=3
-    )
-    organizations = list({tenant.organization_id: tenant for tenant in tenants}.values())
-    payments, statements = Payments(database, LIMITS), Statements(database)
-    for number, tenant in enumerate(organizations):
-        for month in (BEFORE, LAST):
-            payment = stripe.new_payment()
-            for body in (
-                stripe.succeeded(
-                    payment, 1000 + number, tenant.organization_id, livemode=number > 0
-                ),
-                stripe.charge_refunded(payment, 333, livemode=number > 0),
-            ):
-                await payments.payment_receive(read_event(body))
-            await _date_grants(old, tenant, month)
-        unsettled = await old.hold(tenant, LAST, 77)
-        await old.process.ledger.mark_unsettled(unsettled, "reset")
-    await run(
-        database,
-        """
-        UPDATE reservations SET held_at = to_timestamp(%s::bigint * 86400)
-        WHERE hold = 77 AND id >= %s AND id < %s
-        """,
-        *(LAST.first_day + 1, LAST.first_id, LAST.end_id),
-    )
-    assert await old.verify() == []
-    shown: dict[Month, list[Statement]] = {}
-    for tenant in organizations:
-        closing = 0
-        for month in (BEFORE, LAST, LAST.next, NOW):
-            found = await statements.statement_show(tenant.organization_id, month)
-            assert found.opening_picousd == closing
-            _assert_adds_up(found)
-            assert await _charges_in_the_ledger(old, tenant, month) == {
-                (charge.project_id, charge.model): charge.amount_picousd for charge in found.charges
-            }
-            closing = found.closing_picousd
-            shown.setdefault(month, []).append(found)
-        [[balance]] = await rows(
-            database,
-            "SELECT granted - settled FROM accounts WHERE organization_id = %s",
-            tenant.organization_id,
-        )
-        assert closing == balance
-    assert [found.unsettled_picousd for found in shown[LAST]] == [77, 77]
-    assert len(shown[BEFORE][0].charges) == 3 * 2
-    await end_month(old, BEFORE)
-    for tenant, before in zip(organizations, shown[BEFORE], strict=True):
-        after = await statements.statement_show(tenant.organization_id, BEFORE)
-        assert statement_rows(after) == statement_rows(before)
-        assert after.final
-    proof.count("calls in statements", calls)
-
-
 def _assert_adds_up(found: Statement) -> None:
     assert found.closing_picousd == (
         found.opening_picousd
@@ -243,24 +177,3 @@ async def _date_calls(old: OldBooks, tenant: LedgerTenant) -> None:
         "UPDATE cost_rollup SET day = %s WHERE organization_id = %s",
     ):
         await run(database, statement, day, tenant.organization_id)
-
-
-async def _charges_in_the_ledger(
-    old: OldBooks, tenant: LedgerTenant, month: Month
-) -> dict[tuple[object, str], int]:
-    """Returns the charges of the month by project and model, computed from single calls with their overage."""
-    found = await rows(
-        old.process.database,
-        """
-        SELECT r.project_id, r.model, sum(d.settled + coalesce(o.amount, 0))
-        FROM reservations r
-        JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
-        LEFT JOIN overages o ON o.organization_id = r.organization_id AND o.reservation_id = r.id
-        WHERE r.organization_id = %s AND d.kind = 'settled'
-          AND r.held_at >= to_timestamp(%s::bigint * 86400)
-          AND r.held_at < to_timestamp(%s::bigint * 86400)
-        GROUP BY r.project_id, r.model
-        """,
-        *(tenant.organization_id, month.first_day, month.next.first_day),
-    )
-    return {(project, model): int(amount) for project, model, amount in found if amount}
