@@ -105,9 +105,9 @@ def test_references_multiply_without_end_of_their_own() -> None:
 
 def test_what_is_too_much_is_named() -> None:
     bounds = SchemaBounds(choices_max=10, bytes_max=100)
-    assert SchemaSize(choices=10, bytes=100).excess(bounds) is None
-    assert "10 choices" in (SchemaSize(choices=11).excess(bounds) or "")
-    assert "100 bytes" in (SchemaSize(bytes=101).excess(bounds) or "")
+    assert SchemaSize(choices=10, bytes=100).exceeded_limit(bounds) is None
+    assert "10 choices" in (SchemaSize(choices=11).exceeded_limit(bounds) or "")
+    assert "100 bytes" in (SchemaSize(bytes=101).exceeded_limit(bounds) or "")
     assert measure_schema({"description": "ü" * 10}).bytes == 38
     assert measure_within({"enum": ["x" * 200] * 50}, bounds).choices == 0
 

@@ -104,7 +104,7 @@ async def test_roll_ups_count_every_record_once(books: Books) -> None:
         one.first_piece_us is not None for one in records
     )
     # A percentile is accurate to a tenth of its value.
-    found = Latencies(_by_bucket(whole)).percentile_ms(0.5)
+    found = Latencies(_by_bucket(whole)).percentile(0.5)
     median = sorted(one.duration_us // 1000 for one in records)[150]
     assert found is not None
     assert 0.9 * median <= found <= 1.1 * median
@@ -172,13 +172,13 @@ async def test_what_is_older_than_the_records_is_deleted(books: Books) -> None:
 
 
 def test_percentiles_of_nothing_and_of_one() -> None:
-    assert Latencies({}).percentile_ms(0.99) is None
+    assert Latencies({}).percentile(0.99) is None
     one = Latencies({10: 1})
     for share in (0.5, 0.95, 0.99):
-        assert one.percentile_ms(share) == pytest.approx(1.1**10)
+        assert one.percentile(share) == pytest.approx(1.1**10)
     three = Latencies({10: 2, 30: 1})
-    assert three.percentile_ms(0.5) == pytest.approx(1.1**10)
-    assert three.percentile_ms(0.95) == pytest.approx(1.1**30)
+    assert three.percentile(0.5) == pytest.approx(1.1**10)
+    assert three.percentile(0.95) == pytest.approx(1.1**30)
 
 
 async def test_reports_of_days_say_the_same_by_hour_and_by_day(books: Books) -> None:

@@ -108,7 +108,8 @@ class BackendConfig:
     output_limit_field: OutputLimitField
     # Whether a request for a stream asks for usage with `stream_options`.
     include_usage: bool
-    # Fields that are rejected, renamed, or omitted.
+    # The gateway rejects a request with one of `refused_fields`. It renames or omits the other fields in
+    # the request to the backend.
     refused_fields: tuple[str, ...]
     renamed_fields: Mapping[str, str]
     omitted_fields: tuple[str, ...]

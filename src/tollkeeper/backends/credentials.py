@@ -77,8 +77,9 @@ class Credential(Protocol):
     async def close(self) -> None: ...
 
 
-class _StaticCredential:
-    """Implements the methods of `Credential` for keys, which need no background work."""
+class _WithoutBackgroundWork:
+    """Implements the methods of `Credential` for credentials without background work. The headers are
+    fixed, unless a subclass overrides `headers_for`."""
 
     fixed_headers: bytes | None = b""
 
@@ -93,13 +94,13 @@ class _StaticCredential:
     async def close(self) -> None: ...
 
 
-class NoCredential(_StaticCredential):
+class NoCredential(_WithoutBackgroundWork):
     """Adds no header."""
 
     secrets: tuple[str, ...] = ()
 
 
-class FixedKey(_StaticCredential):
+class FixedKey(_WithoutBackgroundWork):
     """Represents a key that stays the same as long as the process runs."""
 
     def __init__(self, kind: CredentialKind, key: str) -> None:
@@ -107,7 +108,7 @@ class FixedKey(_StaticCredential):
         self.secrets = (key,)
 
 
-class KeyInFile(_StaticCredential):
+class KeyInFile(_WithoutBackgroundWork):
     """Represents a key in a file. After a change of the file, the next call reads the file again.
     While the file is missing or contains no key, for example during a key rotation, the last key
     stays in use."""
@@ -167,8 +168,9 @@ def key_header(kind: CredentialKind, key: str) -> bytes:
 
 
 def read_key(path: Path) -> str:
-    """Reads the key in a file. Raises ValueError. The message of the error does not quote the
-    content of the file."""
+    """Reads the key in a file. Raises ValueError if the file cannot be read or contains no valid key. The
+    message calls the file "it", because the caller adds the name of the file. The message does not
+    quote the content of the file."""
     try:
         with path.open("rb") as file:
             content = file.read(_KEY_BYTES_MAX).strip()

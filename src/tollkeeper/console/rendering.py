@@ -193,17 +193,17 @@ def usd(picousd: int | None) -> Markup | str:
     if picousd is None:
         return _DASH
     exact = usd_from_picousd(picousd)
-    digits = Decimal(exact)
-    places = _DOLLAR_PLACES if abs(digits) >= 1 else _SHORT_DIGITS - 1 - digits.adjusted()
+    dollars = Decimal(exact)
+    places = _DOLLAR_PLACES if abs(dollars) >= 1 else _SHORT_DIGITS - 1 - dollars.adjusted()
     with localcontext(prec=40):
-        short = f"{abs(round(digits, places) if digits else digits):f}"
+        short = f"{abs(round(dollars, places) if dollars else dollars):f}"
     whole, _, fraction = short.partition(".")
     fraction = fraction.rstrip("0")
-    if abs(digits) >= 1:
+    if abs(dollars) >= 1:
         fraction = fraction.ljust(2, "0")
     short = f"{whole}.{fraction}" if fraction else whole
     sign = "-" if picousd < 0 else ""
-    if Decimal(short) == abs(digits):
+    if Decimal(short) == abs(dollars):
         return f"{sign}${short}"
     return Markup('<span title="{}${}">{}${}</span>').format(sign, exact.lstrip("-"), sign, short)
 
@@ -219,12 +219,12 @@ def number(value: float | None) -> str:
 
 
 def compact(value: float | None) -> str:
-    """Formats a large number with a unit: 1234567 becomes "1.2 M"."""
+    """Formats a large number with a unit: 1234567 becomes "1.2 M". Numbers below 10,000 have no unit."""
     if value is None:
         return _DASH
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e4)):
-        if abs(value) >= size:
-            return f"{value / (1e3 if unit == 'k' else size):.1f} {unit}"
+    for unit, size, minimum in (("G", 1e9, 1e9), ("M", 1e6, 1e6), ("k", 1e3, 1e4)):
+        if abs(value) >= minimum:
+            return f"{value / size:.1f} {unit}"
     return number(value)
 
 
@@ -246,7 +246,7 @@ def percentile(latencies: Latencies, share: float) -> float | None:
     """Returns the latency that this share of the calls did not exceed; None if there are too few
     calls for a meaningful percentile."""
     calls = sum(latencies.by_bucket.values())
-    return None if calls < _PERCENTILE_CALLS_MIN else latencies.percentile_ms(share)
+    return None if calls < _PERCENTILE_CALLS_MIN else latencies.percentile(share)
 
 
 def latency(value: float | None, unit: str = "ms") -> str:
@@ -289,8 +289,8 @@ def day(unix_s: float | None) -> str:
     return _DASH if unix_s is None else datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d")
 
 
-def local(unix_s: float) -> str:
-    """Formats a time in UTC as the value of an input field for date and time."""
+def input_time(unix_s: float) -> str:
+    """Formats a time, in UTC, as the value of an `<input type="datetime-local">`."""
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
@@ -358,7 +358,7 @@ def _create_environment() -> Environment:
         "clock": clock,
         "day": day,
         "ago": ago,
-        "local": local,
+        "input_time": input_time,
         "chart_data": chart_data,
         "labelled": labelled,
     }

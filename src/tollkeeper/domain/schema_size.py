@@ -55,7 +55,7 @@ class SchemaSize:
         choices = min(self.choices + other.choices, _COUNT_MAX)
         return SchemaSize(choices, self.bytes + other.bytes)
 
-    def excess(self, bounds: SchemaBounds) -> str | None:
+    def exceeded_limit(self, bounds: SchemaBounds) -> str | None:
         """Describes the exceeded limit for an error message; returns None if no limit is
         exceeded."""
         if self.bytes > bounds.bytes_max:
@@ -75,7 +75,7 @@ def measure_schema(schema: Mapping[str, Any], bounds: SchemaBounds) -> SchemaSiz
     """Measures a schema and never fails. Invalid elements do not count, because the backend rejects
     an invalid schema. If the schema exceeds the byte limit, its choices are not counted."""
     size_of_text = SchemaSize(bytes=len(msgspec.json.encode(schema)))
-    if size_of_text.excess(bounds):
+    if size_of_text.exceeded_limit(bounds):
         return size_of_text
     return size_of_text + _SchemaWalk(schema).size(schema, 0)
 

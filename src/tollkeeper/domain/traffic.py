@@ -103,7 +103,7 @@ class Latencies:
 
     by_bucket: Mapping[int, int] = field(default_factory=dict)
 
-    def percentile_ms(self, share: float) -> float | None:
+    def percentile(self, share: float) -> float | None:
         """Returns the time that this share of the calls did not exceed, or None if there are no
         calls. The result is the upper limit of a bucket, so it is at most a tenth too high. The
         unit is milliseconds, or microseconds for the measure "overhead"."""

@@ -14,7 +14,7 @@ Seconds = Annotated[float, Field(gt=0, le=86400)]
 SecretFile = Annotated[str, Field(repr=False)]
 
 
-def _is_variable(name: str) -> str:
+def _require_variable_name(name: str) -> str:
     if not re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)?", name):
         raise ValueError(
             "must be the name of an environment variable, without $, and not the secret itself"
@@ -24,17 +24,18 @@ def _is_variable(name: str) -> str:
 
 # The name of the environment variable that contains a secret. Messages do not show the value of this
 # setting, because the operator may have written the secret itself by mistake.
-SecretVariable = Annotated[str, AfterValidator(_is_variable), Field(repr=False)]
+SecretVariable = Annotated[str, AfterValidator(_require_variable_name), Field(repr=False)]
 
 
-def _is_source(source: str) -> str:
+def _require_source(source: str) -> str:
     if not re.fullmatch(r"(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)?", source):
         raise ValueError('must be "env:NAME" or "file:PATH", and not the secret itself')
     return source
 
 
-Source = Annotated[str, AfterValidator(_is_source)]
-# The variable ("env:NAME") or file ("file:PATH") that contains a secret, or "".
+# The variable ("env:NAME") or file ("file:PATH") that contains a secret, or "". `Source` is the type of
+# a list's elements. Messages do not show the value of a setting with the type `SecretSource`.
+Source = Annotated[str, AfterValidator(_require_source)]
 SecretSource = Annotated[Source, Field(repr=False)]
 
 
@@ -54,7 +55,7 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _is_not_boolean(cls, value: Any, info: ValidationInfo) -> Any:
+    def _reject_boolean(cls, value: Any, info: ValidationInfo) -> Any:
         """Rejects a boolean for a setting that is a number, because pydantic would read `true` as 1."""
         assert info.field_name is not None
         annotation = cls.model_fields[info.field_name].annotation
@@ -66,4 +67,4 @@ class Section(BaseModel):
 def shown_variable(name: str) -> str:
     """Formats the name of an environment variable for a message. A name with lower-case letters is not
     shown, because it may be a secret that was written instead of the name."""
-    return f"${name}" if name == name.upper() else "the variable that it names"
+    return f"${name}" if name == name.upper() else "the variable that this setting names"

@@ -20,8 +20,9 @@ from tollkeeper.storage.ledger_months import limit_lock_waits
 
 @dataclass(frozen=True, slots=True)
 class CountedDates:
-    """Contains the database's time, and the latest month and day to which counters of an organization
-    or its projects belong. Month 202611 is November 2026. Days are counted from 1970-01-01."""
+    """Contains the database's time, the latest month of the counters of an organization and its
+    projects, and the organization's spending day. Month 202611 is November 2026. Days are counted from
+    1970-01-01."""
 
     now_s: int
     month: int
@@ -101,8 +102,8 @@ async def find_dropped(
     connection: Connection, organization_id: OrganizationId, today: int
 ) -> Month | None:
     """Returns a dropped ledger month with calls of the organization that may count for the current
-    month or for the current period of a cap. Only the month for which these calls count is known, not
-    the day. Returns None if there is no such month."""
+    month or for the current period of a cap ("may", because the totals of a dropped month contain only
+    the spending month of its calls, not the day). Returns None if there is no such ledger month."""
     cursor = await connection.execute(
         """
         SELECT t.month FROM ledger_close_totals t

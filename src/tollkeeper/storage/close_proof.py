@@ -53,11 +53,11 @@ _LINES: LiteralString = (
 _UNRESOLVED: LiteralString = """
     SELECT r.id::text, format('month %%s is closed, but the reservation is not resolved', %(month)s::integer)
     FROM reservations r
-    WHERE r.id >= %(first)s AND r.id < %(behind)s
+    WHERE r.id >= %(first)s AND r.id < %(end_id)s
       AND r.organization_id > %(after)s AND r.organization_id <= %(end)s
       AND NOT EXISTS (SELECT FROM resolutions d
           WHERE d.organization_id = r.organization_id AND d.reservation_id = r.id
-            AND d.reservation_id >= %(first)s AND d.reservation_id < %(behind)s)
+            AND d.reservation_id >= %(first)s AND d.reservation_id < %(end_id)s)
 """
 CLOSE_IS_ITS_ROWS = "the totals of a closed month are the sum of its rows"
 _QUERIES = (_TOTALS, _LINES, _UNRESOLVED)
@@ -72,7 +72,7 @@ async def find_close_differences(
     parameters = {
         "month": month.number,
         "first": month.first_id,
-        "behind": month.end_id,
+        "end_id": month.end_id,
         "after": part.after,
         "end": part.end,
         "limit": DIFFERENCES_PER_QUERY_MAX,

@@ -89,7 +89,7 @@ _SELECTED: LiteralString = ", ".join(expression + " AS " + name for name, expres
 async def stream_csv(connection: Connection, month: Month) -> AsyncIterator[bytes]:
     """Yields the CSV text in parts, as the server sends them."""
     query = sql.SQL(_EXPORT).format(
-        first=sql.Literal(month.first_id), behind=sql.Literal(month.end_id)
+        first=sql.Literal(month.first_id), end_id=sql.Literal(month.end_id)
     )
     async with connection.cursor() as cursor, cursor.copy(query) as copy:
         async for part in copy:
@@ -102,11 +102,11 @@ _EXPORT: LiteralString = (
     + """
     FROM reservations r
     JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
-      AND d.reservation_id >= {first} AND d.reservation_id < {behind}
+      AND d.reservation_id >= {first} AND d.reservation_id < {end_id}
     LEFT JOIN overages o ON o.organization_id = r.organization_id AND o.reservation_id = r.id
-      AND o.reservation_id >= {first} AND o.reservation_id < {behind}
+      AND o.reservation_id >= {first} AND o.reservation_id < {end_id}
     LEFT JOIN unsettled_marks m ON m.organization_id = r.organization_id AND m.reservation_id = r.id
-    WHERE r.id >= {first} AND r.id < {behind}
+    WHERE r.id >= {first} AND r.id < {end_id}
     ORDER BY r.organization_id, r.id
     ) TO STDOUT WITH (FORMAT csv, HEADER true, ENCODING 'UTF8')
     """

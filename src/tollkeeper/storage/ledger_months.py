@@ -138,7 +138,7 @@ async def drop_month(connection: Connection, month: Month) -> None:
         (month.first_id, month.end_id),
     )
     try:
-        # Calls lock the tables in the same order, so no deadlock can occur.
+        # Calls also lock reservations first, then resolutions, then overages, so no deadlock can occur.
         await connection.execute(
             "LOCK TABLE ONLY reservations, ONLY resolutions, ONLY overages IN ACCESS EXCLUSIVE MODE"
         )
@@ -175,9 +175,10 @@ async def find_unfolded(connection: Connection, month: Month) -> list[Organizati
 
 async def seal_month(connection: Connection, month: Month) -> None:
     """Makes the month's partitions immutable, after the transactions that write to them have
-    ended."""
+    ended. Locks the partitions in the same order as calls."""
+    partitions = sql.SQL(", ").join(_partition(table, month) for table in reversed(_TABLES))
     await connection.execute(
-        sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(_partitions(month))
+        sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(partitions)
     )
     await connection.execute("SELECT ledger_seal_month(%s)", (month.number,), prepare=False)
 
@@ -200,8 +201,8 @@ async def find_unresolved(connection: Connection, month: Month, limit: int) -> l
 
 
 async def find_ahead_of_clock(connection: Connection, month: Month) -> OrganizationId | None:
-    """Returns an organization for which caps count a reservation of this month on a future day or in a
-    future month, or None if there is no such organization."""
+    """Returns an organization that has a reservation of this month whose spending day or spending month
+    is in the future; None if there is none."""
     cursor = await connection.execute(_FIND_AHEAD_OF_CLOCK, _ids(month), prepare=False)
     row = await cursor.fetchone()
     return None if row is None else row[0]
@@ -210,7 +211,7 @@ async def find_ahead_of_clock(connection: Connection, month: Month) -> Organizat
 _FIND_AHEAD_OF_CLOCK: LiteralString = """
     WITH clock AS (SELECT cap_spending_day(NULL, clock_timestamp()) AS today)
     SELECT organization_id FROM reservations, clock
-    WHERE id >= %(first)s AND id < %(behind)s
+    WHERE id >= %(first)s AND id < %(end_id)s
       AND (month > cap_period_number('month', today)
            OR cap_spending_day(spending_day, held_at) > today)
     LIMIT 1
@@ -218,14 +219,14 @@ _FIND_AHEAD_OF_CLOCK: LiteralString = """
 _UNRESOLVED: LiteralString = """
     FROM reservations r
     LEFT JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
-      AND d.reservation_id >= %(first)s AND d.reservation_id < %(behind)s
+      AND d.reservation_id >= %(first)s AND d.reservation_id < %(end_id)s
     LEFT JOIN unsettled_marks m ON m.organization_id = r.organization_id AND m.reservation_id = r.id
-    WHERE r.id >= %(first)s AND r.id < %(behind)s AND d.reservation_id IS NULL
+    WHERE r.id >= %(first)s AND r.id < %(end_id)s AND d.reservation_id IS NULL
 """
 
 
 def _ids(month: Month) -> dict[str, object]:
-    return {"first": month.first_id, "behind": month.end_id, "month": month.number}
+    return {"first": month.first_id, "end_id": month.end_id, "month": month.number}
 
 
 async def write_totals(connection: Connection, month: Month) -> int:
@@ -247,10 +248,10 @@ TOTALS: LiteralString = """
         coalesce(sum(o.amount), 0) AS overage
     FROM reservations r
     JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
-      AND d.reservation_id >= %(first)s AND d.reservation_id < %(behind)s
+      AND d.reservation_id >= %(first)s AND d.reservation_id < %(end_id)s
     LEFT JOIN overages o ON o.organization_id = r.organization_id AND o.reservation_id = r.id
-      AND o.reservation_id >= %(first)s AND o.reservation_id < %(behind)s
-    WHERE r.id >= %(first)s AND r.id < %(behind)s
+      AND o.reservation_id >= %(first)s AND o.reservation_id < %(end_id)s
+    WHERE r.id >= %(first)s AND r.id < %(end_id)s
 """
 # Computes the lines of a month. The caller appends GROUP BY all columns except month and amount.
 CLOSE_LINES: LiteralString = (
@@ -260,12 +261,12 @@ CLOSE_LINES: LiteralString = (
         sum(line.amount) AS amount
     FROM resolutions d
     JOIN reservations r ON r.organization_id = d.organization_id AND r.id = d.reservation_id
-      AND r.id >= %(first)s AND r.id < %(behind)s,
+      AND r.id >= %(first)s AND r.id < %(end_id)s,
     LATERAL
     """  # noqa: S608 - built from constants
     + LINES
     + """
-    WHERE line.amount > 0 AND d.reservation_id >= %(first)s AND d.reservation_id < %(behind)s
+    WHERE line.amount > 0 AND d.reservation_id >= %(first)s AND d.reservation_id < %(end_id)s
     """
 )
 _WRITE_TOTALS: LiteralString = (

@@ -252,7 +252,7 @@ async def withdraw(scripted: ScriptedGateway) -> None:
         (withdraw, 402, "payment_required"),
     ],
 )
-async def test_what_is_taken_away_meanwhile(
+async def test_revoked_access_or_credit_refuses_the_next_call(
     scripted: ScriptedGateway,
     hold: int,
     change: Callable[[ScriptedGateway], Awaitable[None]],

@@ -102,8 +102,8 @@ class Input(ConversationWithIds):
     def marked(
         self, block: FreeObject | None, extra: FreeObject | None, place: str
     ) -> list[FreeObject]:
-        """Returns a list with the block, to which the cache mark (`cache_control`) in `extra` is added if
-        there is one. If `block` is None, only checks `extra` and returns an empty list."""
+        """Adds the cache mark (`cache_control`) in `extra`, if any, to the block. Returns a list with this
+        block, or an empty list if `block` is None. Checks `extra` in both cases."""
         cache_mark = self._cache_marks.read(extra, place)
         return [] if block is None else [{**block, **cache_mark}]
 
@@ -150,6 +150,7 @@ def messages_request(
 def count_request(call: Call, *, takes_image_urls: bool) -> FreeObject:
     """Builds the body of the token count request."""
     body = messages_request(call, stream=False, extra={}, takes_image_urls=takes_image_urls)
+    # Tools that the provider runs. They occur only in requests for token counts.
     if call.prompt.server_tools:
         body["tools"] = [*body.get("tools", ()), *call.prompt.server_tools]
     return {name: value for name, value in body.items() if name in _COUNT_FIELDS}

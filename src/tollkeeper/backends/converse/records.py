@@ -1,6 +1,6 @@
-"""Decodes Converse answers of Amazon Bedrock: whole answers, and the events of a stream.
+"""Decodes Converse answers of Amazon Bedrock: whole answers, and the records of a stream.
 
-Decoding is tolerant: events and blocks of unknown types are ignored.
+Decoding is tolerant: stream records and blocks of unknown types are ignored.
 """
 
 from typing import Any
@@ -32,11 +32,11 @@ FINISHES = {
 FAILURES = frozenset({"malformed_model_output", "malformed_tool_use"})
 
 
-class _Record(msgspec.Struct, gc=False, rename="camel"):
-    """Defines the common options of all records: field names are in camel case."""
+class _Object(msgspec.Struct, gc=False, rename="camel"):
+    """Defines the common options of all JSON objects of an answer: field names are in camel case."""
 
 
-class ToolUse(_Record):
+class ToolUse(_Object):
     tool_use_id: str | None = None
     name: str | None = None
     input: msgspec.Raw = ABSENT
@@ -45,12 +45,12 @@ class ToolUse(_Record):
     type: str | None = None
 
 
-class ReasoningText(_Record):
+class ReasoningText(_Object):
     text: str | None = None
     signature: str | None = None
 
 
-class ReasoningBlock(_Record):
+class ReasoningBlock(_Object):
     reasoning_text: ReasoningText | None = None
     redacted_content: str | None = None
     # Pieces of `reasoning_text` in a stream.
@@ -58,15 +58,15 @@ class ReasoningBlock(_Record):
     signature: str | None = None
 
 
-class CitedText(_Record):
+class CitedText(_Object):
     text: str | None = None
 
 
-class CitationsContent(_Record):
+class CitationsContent(_Object):
     content: list[CitedText] | None = None
 
 
-class Block(_Record):
+class Block(_Object):
     """Represents a content block, or the beginning or a piece of a content block in a stream."""
 
     text: str | None = None
@@ -75,21 +75,21 @@ class Block(_Record):
     citations_content: CitationsContent | None = None
 
 
-class BlockStart(_Record):
+class BlockStart(_Object):
     content_block_index: int = 0
     start: Block | None = None
 
 
-class BlockDelta(_Record):
+class BlockDelta(_Object):
     content_block_index: int = 0
     delta: Block | None = None
 
 
-class MessageStop(_Record):
+class MessageStop(_Object):
     stop_reason: str | None = None
 
 
-class Metadata(_Record):
+class Metadata(_Object):
     usage: msgspec.Raw = ABSENT
     service_tier: Any = None
 
@@ -99,11 +99,11 @@ class Metadata(_Record):
         return kind if isinstance(kind, str) else None
 
 
-class Message(_Record):
+class Message(_Object):
     content: list[Block] | None = None
 
 
-class Output(_Record):
+class Output(_Object):
     message: Message | None = None
 
 

@@ -20,20 +20,21 @@ def read_usage(reported: Any, service_tier: str | None = None) -> UsageReport:
 
 
 def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
-    # The fields of `cached` and `written` each have two possible names. Some answers contain both.
+    # The report has two possible names for the tokens read from the cache, and for those written to
+    # it. Some answers contain both names.
     cached = read_count(reported.get("cacheReadInputTokens"))
     if cached is None:
         cached = read_count(reported.get("cacheReadInputTokenCount"))
-    written = read_count(reported.get("cacheWriteInputTokens"))
-    if written is None:
-        written = read_count(reported.get("cacheWriteInputTokenCount"))
+    cache_writes = read_count(reported.get("cacheWriteInputTokens"))
+    if cache_writes is None:
+        cache_writes = read_count(reported.get("cacheWriteInputTokenCount"))
     short, long = _by_lifetime(reported.get("cacheDetails"))
     return ReportedUsage(
         prompt_tokens=read_count(reported.get("inputTokens")),
         completion_tokens=read_count(reported.get("outputTokens")),
         total_tokens=read_count(reported.get("totalTokens")),
         cached_tokens=cached,
-        cache_write_tokens=all_writes(written, short, long),
+        cache_write_tokens=all_writes(cache_writes, short, long),
         cache_write_5m_tokens=short,
         cache_write_1h_tokens=long,
         cache_adds_to_prompt=True,

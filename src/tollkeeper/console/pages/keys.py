@@ -71,9 +71,9 @@ async def create(request: Request) -> Response:
         days = form.integer("expires_in_days", optional=True)
         expires_in_s = None if days is None else days * _DAY_S
         key, value = await services.project_keys.project_key_create_by_operator(
-            # None means the default permissions, or no expiry. The form for users of an
-            # organization lacks these fields, so their keys get the same permissions and expiry as
-            # keys that the API for organizations creates.
+            # Permissions of None mean the default permissions; an expiry of None means no expiry.
+            # Users with the role `organization` do not see these two fields, so the keys that they
+            # create have the defaults, like keys that are created with an admin key.
             *(project, name, form.texts("permission") or None, expires_in_s)
         )
         return created(request, key, value)
@@ -109,17 +109,17 @@ async def rotate(request: Request) -> Response:
     """Creates a replacement for a key. The old key remains valid for the grace period."""
 
     async def handle(form: Form) -> Response:
-        services, identity = console_of(request).services, key_id(request.path_params["key"])
+        services, chosen_id = console_of(request).services, key_id(request.path_params["key"])
         grace_s = form.required_integer("grace_hours") * _HOUR_S
-        rotation = await services.project_keys.project_key_rotate(identity, grace_s)
+        rotation = await services.project_keys.project_key_rotate(chosen_id, grace_s)
         return created(request, rotation.new, rotation.value, replaced=rotation.old)
 
     return await answer_form(request, handle, show_all)
 
 
 async def change(request: Request) -> Response:
-    services, identity = console_of(request).services, key_id(request.path_params["key"])
-    key = await services.project_keys.project_key_show(identity)
+    services, chosen_id = console_of(request).services, key_id(request.path_params["key"])
+    key = await services.project_keys.project_key_show(chosen_id)
     address = f"/keys?organization={key.organization_id}&project={key.project_id}"
     return await act(request, _ACTIONS, key, address, show_all)
 

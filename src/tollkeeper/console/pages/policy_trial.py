@@ -77,7 +77,9 @@ async def show(
             sorted(points.items()), threshold, guarantees=_guarantees(trial) if trial else None
         ),
         fitted=fitted,
-        sealed=_signed(console, trial) if trial and fitted else _signed_before(console, refused),
+        signed_trial=_signed(console, trial)
+        if trial and fitted
+        else _signed_before(console, refused),
         judge=console.settings.judge,
         texts_max=_TEXTS_MAX,
         rule=request.query_params.get("rule", ""),
@@ -168,15 +170,16 @@ async def save(request: Request) -> Response:
 
 
 async def _policy(services: Services, form: Form, rule: str) -> Policy:
-    """Returns the policy that the form names. Raises StateConflict if another rule is in force,
-    because a calibration is valid for one rule only."""
+    """Returns the policy that the form names. Raises StateConflict if the rule of the published version
+    (or of the draft, if no version is published) is not `rule`, because a calibration is valid for one
+    rule only."""
     policy_id = await services.names.policy_named(form.text("policy"))
     organization_id = await services.policies.policy_organization(policy_id)
     policy = await services.policies.policy_show(organization_id, policy_id)
-    in_force = policy.draft if policy.published is None else policy.published.rule
-    if in_force.rule != rule:
+    question = (policy.draft if policy.published is None else policy.published.rule).rule
+    if question != rule:
         raise StateConflict(
-            f"The rule in force of {policy.name} is another: {in_force.rule!r}. Try that rule.",
+            f"The policy {policy.name} has a different rule: {question!r}. Try that rule instead.",
             param="policy",
         )
     return policy
@@ -198,7 +201,10 @@ def _signed_before(console: Console, refused: Refused | None) -> str | None:
 def _labelled_trial(console: Console, form: Form) -> LabelledTrial:
     content = _verified(console, form.text("trial"))
     if content is None:
-        raise InvalidRequest("This is not a trial of this console: try again.", param="trial")
+        raise InvalidRequest(
+            "The trial in the form was not signed by this console. Try the rule again.",
+            param="trial",
+        )
     return msgspec.json.decode(content, type=LabelledTrial)
 
 

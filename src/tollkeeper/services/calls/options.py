@@ -52,7 +52,7 @@ def require_supported(model: Model, prompt: Prompt) -> None:
     for modality in prompt.output_modalities:
         if modality.name not in model.output_modalities:
             raise OptionUnsupported(
-                f"The model {model.id} does not answer with {modality.name[:100]} here.",
+                f"The model {model.id} does not answer with {modality.name[:100]}.",
                 param=modality.param,
             )
     _require_small_schemas(model, prompt)
@@ -123,9 +123,9 @@ def _require_small_schemas(model: Model, prompt: Prompt) -> None:
     total = SchemaSize()
     for place, schema in _schemas(prompt):
         total += measure_schema(schema, bounds)
-        excess = total.excess(bounds)
-        if excess is not None:
-            raise InvalidRequest(f"The model {model.id} takes at most {excess}.", param=place)
+        limit = total.exceeded_limit(bounds)
+        if limit is not None:
+            raise InvalidRequest(f"The model {model.id} takes at most {limit}.", param=place)
 
 
 def _schemas(prompt: Prompt) -> Iterator[tuple[str, FreeObject]]:

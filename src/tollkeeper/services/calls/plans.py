@@ -43,10 +43,11 @@ class Plan:
         self.caller = caller
         self.model = model
         self.backend = backend
-        # The cache hints for a call whose client names neither a cache key nor a salt.
+        # The key and the salt of the backend's prefix cache, for calls whose clients send neither.
         self.caching = caching or CachingWish()
         self.catalog = catalog
         self.asks_tokenizer = backend.counts_tokens
+        # Whether the number of bytes limits the text tokens in a hold.
         self.holds_by_bytes = model.token_bounds.text_by_bytes
         self._prices: PricesInForce | None = None
 
