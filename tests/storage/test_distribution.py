@@ -85,6 +85,7 @@ _OPERATORS = {
     "cap_resets.correct_unfolded_months": _ALL,
     "drift.find_all": _ALL,
     "money_totals.find_all_balances": _ALL,
+    "money_totals.find_costs_by_line_item": _ALL,
     "money_totals.find_costs_by_organization": _ALL,
     "money_totals.find_totals": _ALL,
     "money_totals.verification_is_due": _VERIFY,

@@ -85,7 +85,7 @@ async def test_shape(costs: KnownCosts) -> None:
     assert page["data"][0]["results"] == [
         {
             "object": "organization.costs.result",
-            "amount": {"value": "0.000000000092", "currency": "usd"},
+            "amount": {"value": "0.000000000162", "currency": "usd"},
             "line_item": None,
             "project_id": None,
             "api_key_id": None,
