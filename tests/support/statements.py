@@ -61,7 +61,7 @@ _CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
     # The statements that lock, of which each is also a separate constant.
     "ledger._rows_of": {"bound": ("_LOCK_ACCOUNTS.bind()",)},
     "ledger.write_states": {"statement": ("_WRITE_STATES",)},
-    "ledger_export.stream_csv": {"query": ("_EXPORT.format(first='NULL', behind='NULL')",)},
+    "ledger_export.stream_csv": {"query": ("_EXPORT.format(first='NULL', end_id='NULL')",)},
     "ledger_months.drop_month": {"month": ("MONTH",)},
     "ledger_months.seal_month": {"month": ("MONTH",)},
     "ledger_months.find_unresolved": {"query": ("'SELECT r.organization_id' + _UNRESOLVED",)},
