@@ -93,5 +93,12 @@ def results(
         reason = not_offered.get(name)
         if reason is None and not provider.calls[name]:
             reason = f"the gateway did not call the provider: {answer}"
-        found.append(Result(name, scenario.truth.usd, booked.usd, booked.certain, answer, reason))
+        certain = booked.certain and not (scenario.truth.usd is None and _shows_no_cost(booked))
+        found.append(Result(name, scenario.truth.usd, booked.usd, certain, answer, reason))
     return found
+
+
+def _shows_no_cost(booked: Booked) -> bool:
+    """Return whether the record shows that its cost is unknown: it has no amount, or says that the call
+    failed."""
+    return booked.usd is None or booked.failed

@@ -8,10 +8,13 @@ from typing import Any
 
 from tests.journeys.exchanges.exchange import PRICED, RECORDED, Exchange, load
 
-from bench.billing.truth import PRICES, Truth, bill, price, rule_of
+from bench.billing.truth import PRICES, Truth, bill, cite, failed, price, provider_of, rule_of
 
 _HERE = Path(__file__).parent
 LEFT_OUT: dict[str, str] = json.loads((_HERE / "left_out.json").read_text())
+_FAULTS = json.loads((_HERE / "faults.json").read_text())
+# The sources that say what a fault does to the bill.
+FAULT_SOURCES: dict[str, dict[str, Any]] = _FAULTS["sources"]
 # An exchange whose `who` contains one of these comes from a proxy or imitation, not a provider.
 _INVENTED = ("proxy", "imitation", "A server behind", "LiteLLM")
 _INVENTED_REASON = "it is the shape of a proxy or an imitation, which has no published price rule"
@@ -34,6 +37,13 @@ class Fault:
     pause_s: float = 0
     # The size of the pieces in which a stream is sent.
     piece_bytes: int | None = None
+    # How long the provider works on after the client has disconnected, in seconds.
+    work_s: float = 1.0
+    # A proxy of this kind answers with this status and an HTML page.
+    proxy: str | None = None
+    proxy_status: int | None = None
+    # The upstream accepts the request, and closes the connection without an answer.
+    no_answer: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,10 @@ class Scenario:
     @property
     def prices(self) -> dict[str, Any]:
         return PRICES[self.card]
+
+    @property
+    def provider(self) -> str:
+        return provider_of(self.exchange.who)
 
     @property
     def fallback(self) -> str:
@@ -99,16 +113,24 @@ def _scenario(
 ) -> Scenario:
     face = "chat" if "chat" in exchange.asks else "responses"
     fault = fault or Fault()
-    answer = exchange.answer
-    if fault.cut_after is not None:
-        answer = {"lines": cut(answer["lines"], fault.cut_after)}
-    truth = bill(_rule(exchange), answer, exchange.request, card)
+    truth = _truth(exchange, card, fault)
     if exchange.who.startswith(("OpenRouter", "xAI")) and truth.usd is not None:
         exchange = replace(exchange, answer=_with_stated_cost(exchange.answer, truth.usd))
     exchange = replace(exchange, answer=_with_own_id(exchange.answer, name))
     return Scenario(
         *(name, kind, shows, exchange, face, exchange.asks[face], card, truth), fault=fault
     )
+
+
+def _truth(exchange: Exchange, card: str, fault: Fault) -> Truth:
+    if fault.proxy_status is not None:
+        return failed(fault.proxy_status)
+    rule, answer = rule_of(exchange.who, exchange.protocol), exchange.answer
+    if fault.no_answer:
+        return Truth(None, ["without an answer it is unknown whether the model ran"], cite(rule))
+    if fault.cut_after is not None:
+        answer = {"lines": cut(answer["lines"], fault.cut_after)}
+    return bill(rule, answer, exchange.request, card, cut=fault.cut_after is not None)
 
 
 def _with_own_id(answer: dict[str, Any], name: str) -> dict[str, Any]:
@@ -141,10 +163,6 @@ def _with_stated_cost(value: Any, usd: Decimal) -> Any:
     }
 
 
-def _rule(exchange: Exchange) -> dict[str, Any]:
-    return rule_of(exchange.who.removeprefix("Google "), exchange.protocol)
-
-
 def cut(lines: list[Any], events: int) -> list[Any]:
     """Return the lines of the first events. A blank line ends an event."""
     ends = [position for position, line in enumerate(lines) if line == ""]
@@ -152,14 +170,23 @@ def cut(lines: list[Any], events: int) -> list[Any]:
 
 
 def _faults() -> list[Scenario]:
-    found = []
-    for written in json.loads((_HERE / "faults.json").read_text()):
-        name, base = written.pop("name"), written.pop("exchange")
-        fault = Fault(**written)
-        card = "fallback" if fault.falls_back else "standard"
-        shows = "; ".join(f"{key.replace('_', ' ')}: {value}" for key, value in written.items())
-        found.append(_scenario(name, "fault", f"{base}, {shows}", load(base), card, fault))
-    return found
+    return [_fault(dict(written)) for written in _FAULTS["faults"]]
+
+
+def _fault(written: dict[str, Any]) -> Scenario:
+    name, base = written.pop("name"), written.pop("exchange")
+    source, last = FAULT_SOURCES[written.pop("source")], written.pop("ends_with", None)
+    shows = "; ".join(f"{key.replace('_', ' ')}: {value}" for key, value in written.items())
+    exchange = load(base)
+    if last is not None:
+        lines = [*cut(exchange.answer["lines"], written.pop("cut_after")), last, ""]
+        exchange = replace(exchange, answer={**exchange.answer, "lines": lines})
+        shows = "after some output, the stream ends with an error"
+    fault = Fault(**written)
+    card = "fallback" if fault.falls_back else "standard"
+    found = _scenario(name, "fault", f"{base}, {shows}", exchange, card, fault)
+    truth = replace(found.truth, source=f"{found.truth.source}; {cite(source)}")
+    return replace(found, truth=truth)
 
 
 def call_cost(card: str, prompt: int, completion: int) -> Truth:

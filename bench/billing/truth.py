@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 _HERE = Path(__file__).parent
-RULES: dict[str, dict[str, Any]] = json.loads((_HERE / "rules.json").read_text())
+_WRITTEN = json.loads((_HERE / "rules.json").read_text())
+RULES: dict[str, dict[str, Any]] = _WRITTEN["providers"]
+# For each status of a failed call: whether the call is known to be free, and the source.
+STATUSES: dict[str, dict[str, Any]] = _WRITTEN["statuses"]
+# The statuses that have the meaning of errors in streams.
+ERROR_STATUSES: dict[str, int] = _WRITTEN["errors_in_streams"]
 PRICES: dict[str, dict[str, Any]] = json.loads((_HERE / "prices.json").read_text())
-# A server between gateway and model stopped waiting, or the model failed during its work. These
-# statuses do not show whether the provider bills the call.
-_UNKNOWN_STATUSES = {408, 424, 499, 502, 504, 520, 524}
-_TIMEOUTS = {408, 499, 504, 524}
 # `fast` is another name for `priority`.
 _TIERS = {"flex": "flex", "priority": "priority", "fast": "priority"}
 
@@ -35,18 +36,43 @@ class Truth:
 def rule_of(who: str, protocol: str) -> dict[str, Any]:
     """Return the rule with the longest name that `who` begins with. Claude's Messages protocol on Bedrock
     has Anthropic's rule."""
-    name = max((name for name in RULES if who.startswith(name)), key=len)
-    rule = RULES["Anthropic" if protocol == "bedrock_messages" else name]
+    rule = RULES["Anthropic" if protocol == "bedrock_messages" else _rule_name(who)]
     return {**RULES[rule["same_as"]], **rule} if "same_as" in rule else rule
 
 
-def bill(rule: dict[str, Any], answer: dict[str, Any], request: Any, card: str) -> Truth:
-    """Compute the bill for an answer in the form of the recorded exchanges."""
-    source = rule["source"]
+def provider_of(who: str) -> str:
+    return str(RULES[_rule_name(who)]["provider"])
+
+
+def _rule_name(who: str) -> str:
+    who = who.removeprefix("Google ")
+    return max((name for name in RULES if who.startswith(name)), key=len)
+
+
+def cite(source: dict[str, Any]) -> str:
+    """Return the source with its address and the date on which it was read, if they are known."""
+    read_on = f"read on {source['read_on']}" if source["read_on"] else None
+    place = ", ".join(part for part in (source["url"], read_on) if part)
+    return f"{source['source']} ({place})" if place else str(source["source"])
+
+
+def bill(
+    rule: dict[str, Any], answer: dict[str, Any], request: Any, card: str, cut: bool = False
+) -> Truth:
+    """Compute the bill for an answer in the form of the recorded exchanges. `cut` says that the connection
+    broke after this part of the answer."""
+    source = cite(rule)
     events = _events(answer)
-    if (nothing := _without_output(answer, events)) is not None:
-        known, reason = nothing
-        return Truth(Decimal(0) if known else None, [reason], source)
+    status = answer.get("status", 200)
+    if status != 200:
+        return _refused(rule, answer["body"], status)
+    if "free_finish" in rule and rule["free_finish"] in _finishes(events):
+        reason = f"the finish reason is {rule['free_finish']}, and such answers are free"
+        return Truth(Decimal(0), [reason], source)
+    if (refused := _refused_in_stream(events)) is not None:
+        return refused
+    if cut and not rule.get("running_totals_are_billed"):
+        return Truth(None, ["the provider may bill output that it did not send any more"], source)
     report = _last_report(events)
     counts = None if report is None else _counts(rule, report, events, request)
     if report is None or counts is None:
@@ -89,28 +115,52 @@ def _events(answer: dict[str, Any]) -> list[dict[str, Any]]:
     return [line for line in answer["lines"] if isinstance(line, dict)]
 
 
-def _without_output(
-    answer: dict[str, Any], events: list[dict[str, Any]]
-) -> tuple[bool, str] | None:
-    """Return whether an answer without output is known to be free, and the reason. Return None if the
-    answer has output."""
-    status = answer.get("status", 200)
-    if status != 200:
-        if status in _UNKNOWN_STATUSES:
-            return False, f"status {status} does not say whether the model ran"
-        return True, f"the provider refused the call (status {status}); refused calls are free"
-    first = next(iter(events), {})
-    error = _error_of(first)
-    if error is None:
+def failed(status: int) -> Truth:
+    """Return the bill for a call that failed with this status."""
+    found = STATUSES[str(status)]
+    if found["free"]:
+        return Truth(Decimal(0), [f"calls that fail with {status} are free"], cite(found))
+    return Truth(None, [f"{status} does not say whether the model ran"], cite(found))
+
+
+def _refused(rule: dict[str, Any], error: dict[str, Any], status: int) -> Truth:
+    code = _code_of(_error_of(error))
+    if code in rule.get("billed_refusals", ()):
+        reason = (
+            f"the provider bills the input if it refuses with {code}, and does not say how much"
+        )
+        return Truth(None, [reason], cite(rule))
+    return failed(status)
+
+
+def _refused_in_stream(events: list[dict[str, Any]]) -> Truth | None:
+    """Return the bill for an answer that has an error instead of output, or None for other answers."""
+    failing = next((event for event in events if _error_of(event) is not None), None)
+    if failing is None:
+        return None
+    if failing is not events[0]:
         # Responses streams announce the response before it fails.
-        failed = next((event for event in events if _error_of(event) is not None), None)
         begun = [event for event in events if event.get("type") not in _ANNOUNCEMENTS]
-        if failed is None or begun or _reports(failed):
+        if begun or _reports(failing):
             return None
-        error = _error_of(failed)
-    if str(_code_of(error)) in map(str, _TIMEOUTS):
-        return False, "the first event is a timeout, which does not say whether the model ran"
-    return True, "the stream begins with an error; refused calls are free"
+    return failed(_status_of(failing))
+
+
+def _status_of(event: dict[str, Any]) -> int:
+    """Return the status that has the meaning of an error in a stream."""
+    error = _error_of(event)
+    names = [*event, error.get("code"), error.get("type")]
+    for name in map(str, names):
+        if name in ERROR_STATUSES:
+            return ERROR_STATUSES[name]
+        if name in STATUSES:
+            return int(name)
+    raise ValueError(f"the rules do not contain the error {error}")
+
+
+def _finishes(events: list[dict[str, Any]]) -> set[str]:
+    choices = [choice for event in events for choice in event.get("choices", ())]
+    return {choice["finish_reason"] for choice in choices if choice.get("finish_reason")}
 
 
 _ANNOUNCEMENTS = {"response.created", "response.in_progress", "response.failed", "error"}

@@ -5,6 +5,7 @@ address, so no gateway has to send the scenario's name in another way.
 """
 
 import asyncio
+import contextlib
 import itertools
 import json
 import re
@@ -20,8 +21,27 @@ from tests.support.upstream_wire import Received
 from bench.billing.scenarios import Scenario
 
 _SCENARIO = re.compile(r"^/s/([^/]+)")
-# How long the provider works on after a client has disconnected, so that the gateway can notice it.
-_WORK_S = 1.0
+# How long the provider keeps a connection on which it does not answer.
+_SILENT_S = 15
+# The HTML pages of proxies.
+_PAGES = {
+    "nginx": """<html>
+<head><title>{status} {title}</title></head>
+<body>
+<center><h1>{status} {title}</h1></center>
+<hr><center>nginx</center>
+</body>
+</html>
+""",
+    "Cloudflare": """<!DOCTYPE html>
+<html lang="en-US">
+<head><title>api.example.com | {status}: {title}</title></head>
+<body><div id="cf-wrapper"><h1>{title} <span>Error code {status}</span></h1></div></body>
+</html>
+""",
+}
+_TITLES = {502: "Bad Gateway", 504: "Gateway Time-out", 524: "A timeout occurred"}
+_HTML_TYPE = "text/html; charset=UTF-8"
 # The longest wait for a client to disconnect, and for a gateway to give up a stalled stream.
 _PATIENCE_S = 60
 
@@ -70,6 +90,10 @@ class Provider(StreamServer):
             await _send_json(peer, 503, _ERROR)
         elif fault.first_fails is not None and first:
             await _send_json(peer, fault.first_fails, _ERROR)
+        elif fault.proxy is not None and fault.proxy_status is not None:
+            await _send_page(peer, fault.proxy, fault.proxy_status)
+        elif fault.no_answer:
+            await _never_answer(peer)
         else:
             await _play(scenario, peer, self.left[scenario.name])
             self.answered[name] += 1
@@ -96,7 +120,7 @@ async def _play(scenario: Scenario, peer: Peer, left: asyncio.Event) -> None:
     answer, fault = scenario.exchange.answer, scenario.fault
     if not scenario.exchange.streamed:
         if fault.client_leaves:
-            await _work_on(left)
+            await _work_on(left, fault.work_s)
         body = answer.get("before_body", "").encode() + json.dumps(answer["body"]).encode()
         await peer.send_head(answer.get("status", 200), JSON_TYPE, length=len(body))
         await peer.send(body)
@@ -108,7 +132,7 @@ async def _play(scenario: Scenario, peer: Peer, left: asyncio.Event) -> None:
     half = max(1, len(pieces) // 2)
     for number, piece in enumerate(pieces):
         if fault.client_leaves and number == half:
-            await _work_on(left)
+            await _work_on(left, fault.work_s)
         if fault.pause_s:
             await asyncio.sleep(fault.pause_s)
         await peer.send_chunk(piece)
@@ -121,11 +145,19 @@ async def _play(scenario: Scenario, peer: Peer, left: asyncio.Event) -> None:
     peer.close()
 
 
-async def _work_on(left: asyncio.Event) -> None:
+async def _work_on(left: asyncio.Event, work_s: float) -> None:
     """Wait until the client has disconnected, and then as long as the provider works on."""
     async with asyncio.timeout(_PATIENCE_S):
         await left.wait()
-    await asyncio.sleep(_WORK_S)
+    await asyncio.sleep(work_s)
+
+
+async def _never_answer(peer: Peer) -> None:
+    """Close the connection without an answer when the gateway has left, at the latest after `_SILENT_S`."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_SILENT_S):
+            await peer.until_left()
+    peer.close()
 
 
 def _pieces(scenario: Scenario) -> list[bytes]:
@@ -153,6 +185,12 @@ def _pieces(scenario: Scenario) -> list[bytes]:
 async def _send_json(peer: Peer, status: int, body: dict[str, Any]) -> None:
     content = json.dumps(body).encode()
     await peer.send_head(status, JSON_TYPE, length=len(content))
+    await peer.send(content)
+
+
+async def _send_page(peer: Peer, proxy: str, status: int) -> None:
+    content = _PAGES[proxy].format(status=status, title=_TITLES[status]).encode()
+    await peer.send_head(status, _HTML_TYPE, length=len(content))
     await peer.send(content)
 
 

@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from bench.billing.request import Request
 from bench.billing.scenarios import Scenario
@@ -23,6 +23,9 @@ class Booked:
     usd: Decimal | None
     # False: the gateway itself marks the amount as estimated or unsettled.
     certain: bool = True
+    # True: the gateway's record says that the call failed. If the true cost is unknown, this counts as a
+    # mark, and so does a booking without an amount: `play.results` then sets `Result.certain` to False.
+    failed: bool = False
     record: Any = None
 
 
@@ -43,6 +46,8 @@ class Session(ABC):
 class Gateway(ABC):
     name: str
     version: str = ""
+    # False: the gateway's records have no way to mark an unknown cost. The report then shows "not offered".
+    marks_unknown_costs: ClassVar[bool] = True
 
     def setup(self) -> str:
         """Describe the gateway's setup if it depends on the machine; otherwise return an empty string."""

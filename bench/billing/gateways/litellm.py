@@ -38,6 +38,8 @@ from bench.ports import free_port
 _QUIET_S = 40
 _WRITTEN_WITHIN_S = 300
 _KEY_WITHIN_S = 60
+# The status that the spend log has for a call that failed.
+_FAILURE = "failure"
 _LOG = """
     SELECT request_id, call_type, status, model_group, model, spend, prompt_tokens, completion_tokens,
         metadata -> 'usage_object' AS usage, metadata -> 'cost_breakdown' AS cost_breakdown,
@@ -208,7 +210,12 @@ def _name(row: dict[str, Any]) -> str:
 
 
 def _booked(rows: list[dict[str, Any]]) -> Booked:
-    return Booked(sum((Decimal(str(row["spend"])) for row in rows), Decimal(0)), record=rows)
+    usd = sum((_spend(row) for row in rows), Decimal(0))
+    return Booked(usd, failed=any(row["status"] == _FAILURE for row in rows), record=rows)
+
+
+def _spend(row: dict[str, Any]) -> Decimal:
+    return Decimal(str(row["spend"]))
 
 
 @dataclass(frozen=True)

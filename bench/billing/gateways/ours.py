@@ -37,6 +37,8 @@ from tollkeeper.settings import load_settings
 from tollkeeper.storage.migrations import migrate
 
 _PICO = Decimal(10) ** 12
+# The scenarios that tollkeeper does not book exactly, or whose unknown cost it does not mark, and why.
+DEVIATIONS: dict[str, str] = json.loads((Path(__file__).parents[1] / "deviations.json").read_text())
 _BOOKED_WITHIN_S = 60
 _NAMES = {
     "cache_read": "input_cache_read",

@@ -4,6 +4,7 @@ import json
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from bench.billing.gateways.base import Gateway, Session
 from bench.billing.scenarios import Scenario
@@ -19,6 +20,7 @@ def _version() -> str:
 class Portkey(Gateway):
     name: str = "Portkey"
     version: str = _version()
+    marks_unknown_costs: ClassVar[bool] = False
 
     def not_offered(self, scenario: Scenario) -> str | None:
         return "the open-source gateway computes no cost; only Portkey's hosted service does"

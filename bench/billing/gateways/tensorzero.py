@@ -130,7 +130,7 @@ def _model(scenario: Scenario, provider: int) -> list[str]:
 
 def _costs(scenario: Scenario) -> list[str]:
     """Return TensorZero's price settings as its guide says: a JSON pointer into the answer and a price."""
-    rule = rule_of(scenario.exchange.who.removeprefix("Google "), scenario.exchange.protocol)
+    rule = rule_of(scenario.exchange.who, scenario.exchange.protocol)
     said = json.dumps(scenario.exchange.answer)
     card = scenario.prices
     beside = rule.get("cache") == "beside"
