@@ -10,6 +10,7 @@ import itertools
 import json
 import re
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from typing import Any
 
 from tests.journeys.exchanges.exchange import _line, frames_of
@@ -46,6 +47,17 @@ _HTML_TYPE = "text/html; charset=UTF-8"
 _PATIENCE_S = 60
 
 
+@dataclass(frozen=True)
+class TrialAnswer:
+    """The answer to each call of a trial."""
+
+    body: dict[str, Any]
+    # The time without new calls after which the answer is sent.
+    quiet_s: float = 0
+    # The number of calls that are answered. None: all. A further call gets no answer, or a first chunk.
+    answers: int | None = None
+
+
 class Provider(StreamServer):
     """Answers calls. `calls` has the POST requests of each scenario, `answered` counts complete answers."""
 
@@ -56,9 +68,11 @@ class Provider(StreamServer):
         self.answered: Counter[str] = Counter()
         # Set when the client of a scenario has disconnected.
         self.left: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        # For each trial: the JSON answer, and the time without new calls after which it is sent.
-        self.trials: dict[str, tuple[dict[str, Any], float]] = {}
+        self.trials: dict[str, TrialAnswer] = {}
         self._numbers = itertools.count(1)
+        # The number of calls of each trial that get an answer.
+        self._begun: Counter[str] = Counter()
+        self._arrival = asyncio.Event()
 
     async def _answer_calls(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -70,11 +84,18 @@ class Provider(StreamServer):
             # Some gateways also request the list of models with GET.
             if request.head.startswith(b"POST"):
                 self.calls[name].append(request)
+                self._arrival.set()
             peer = Peer(request, reader, writer)
             try:
                 await self._answer(name, peer)
             except (ConnectionError, TimeoutError):
                 return
+
+    async def until_called(self, name: str, times: int) -> None:
+        """Wait until this number of calls has arrived."""
+        while len(self.calls[name]) < times:
+            self._arrival.clear()
+            await self._arrival.wait()
 
     async def _answer(self, name: str, peer: Peer) -> None:
         if name in self.trials:
@@ -100,12 +121,16 @@ class Provider(StreamServer):
 
     async def _answer_trial(self, name: str, peer: Peer) -> None:
         """Send an answer with a unique id when no other call of the trial has arrived for some time."""
-        body, quiet_s = self.trials[name]
+        trial = self.trials[name]
+        if trial.answers is not None and self._begun[name] >= trial.answers:
+            await _begin_only(peer)
+            return
+        self._begun[name] += 1
         arrived = -1
         while arrived != len(self.calls[name]):
             arrived = len(self.calls[name])
-            await asyncio.sleep(quiet_s)
-        await _send_json(peer, 200, {**body, "id": f"chatcmpl-{name}-{next(self._numbers)}"})
+            await asyncio.sleep(trial.quiet_s)
+        await _send_json(peer, 200, {**trial.body, "id": f"chatcmpl-{name}-{next(self._numbers)}"})
         self.answered[name] += 1
 
 
@@ -158,6 +183,31 @@ async def _never_answer(peer: Peer) -> None:
         async with asyncio.timeout(_SILENT_S):
             await peer.until_left()
     peer.close()
+
+
+async def _begin_only(peer: Peer) -> None:
+    """Send the first chunk of a stream, or nothing of a JSON answer, and wait until the gateway has left."""
+    if json.loads(peer.request.body).get("stream"):
+        await peer.send_head(200, SSE_TYPE)
+        await peer.send_chunk((_line(_FIRST_CHUNK) + "\n\n").encode())
+    async with asyncio.timeout(_PATIENCE_S):
+        await peer.until_left()
+    peer.close()
+
+
+_FIRST_CHUNK = {
+    "id": "chatcmpl-begun",
+    "object": "chat.completion.chunk",
+    "created": 1790000000,
+    "model": "trial",
+    "choices": [
+        {
+            "index": 0,
+            "delta": {"role": "assistant", "content": "The tenant"},
+            "finish_reason": None,
+        }
+    ],
+}
 
 
 def _pieces(scenario: Scenario) -> list[bytes]:

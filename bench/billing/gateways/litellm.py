@@ -30,7 +30,7 @@ from bench.billing.gateways.litellm_database import Installed, install_litellm, 
 from bench.billing.gateways.processes import NotStarted, running_program
 from bench.billing.request import Request
 from bench.billing.scenarios import Scenario
-from bench.billing.trials import CARD, Client, OnTrial, Trial, ask, processes_of
+from bench.billing.trials import CARD, Client, OnTrial, Trial, TrialBooks, ask, processes_of
 from bench.billing.truth import PRICES
 from bench.ports import free_port
 
@@ -188,12 +188,17 @@ class LiteLLMSession(Session, OnTrial):
         key = await self._make_key(wishes)
         body = {**ask(), "model": trial.name}
 
-        async def booked(answered: int) -> Decimal:
-            rows = await asyncio.to_thread(self._rows, trial.name, answered)
-            return _booked([row for row in rows if _name(row) == trial.name]).usd or Decimal(0)
+        async def books(billed: int) -> TrialBooks:
+            rows = await asyncio.to_thread(self._rows, trial.name, billed)
+            of_trial = [row for row in rows if _name(row) == trial.name]
+            final = [row for row in of_trial if row["status"] != _FAILURE]
+            # The log also has the calls that a budget refused. The provider did not bill them.
+            unbooked = max(0, billed - len(final))
+            marked = min(unbooked, len(of_trial) - len(final))
+            return TrialBooks(sum((_spend(row) for row in final), Decimal(0)), marked)
 
         numbers = range(len(self._urls))
-        return Client([self._request(number, CHAT_PATH, key, body) for number in numbers], booked)
+        return Client([self._request(number, CHAT_PATH, key, body) for number in numbers], books)
 
     async def kill(self) -> None:
         await self._running.aclose()

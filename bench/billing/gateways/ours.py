@@ -28,7 +28,7 @@ from bench.billing.gateways.base import (
 from bench.billing.gateways.database import Database
 from bench.billing.request import Request
 from bench.billing.scenarios import Scenario
-from bench.billing.trials import CARD, Client, OnTrial, Trial, ask, processes_of
+from bench.billing.trials import CARD, Client, OnTrial, Trial, TrialBooks, ask, processes_of
 from bench.billing.truth import PRICES
 from bench.gateway import make_tenants
 from tollkeeper.bootstrap import running_services
@@ -39,7 +39,8 @@ from tollkeeper.storage.migrations import migrate
 _PICO = Decimal(10) ** 12
 # The scenarios that tollkeeper does not book exactly, or whose unknown cost it does not mark, and why.
 DEVIATIONS: dict[str, str] = json.loads((Path(__file__).parents[1] / "deviations.json").read_text())
-_BOOKED_WITHIN_S = 60
+# The holds of a killed gateway become unsettled when its lease has expired.
+_BOOKED_WITHIN_S = 180
 _NAMES = {
     "cache_read": "input_cache_read",
     "cache_write": "input_cache_write",
@@ -104,13 +105,15 @@ class OurSession(Session, OnTrial):
         key = await _make_client(self._config, self._conninfo, trial.name, credit)
         headers = {"authorization": f"Bearer {key}"}
 
-        async def booked(_answered: int) -> Decimal:
+        async def books(_billed: int) -> TrialBooks:
             rows = await asyncio.to_thread(_resolved_rows, self._conninfo)
-            costs = [row["cost"] or 0 for row in rows if row["model"] == trial.name]
-            return Decimal(sum(costs)) / _PICO
+            of_trial = [row for row in rows if row["model"] == trial.name]
+            final = [row for row in of_trial if row["kind"] is not None and not row["estimated"]]
+            marked = [row for row in of_trial if row["estimated"] or _is_unsettled(row)]
+            return TrialBooks(Decimal(sum(row["cost"] for row in final)) / _PICO, len(marked))
 
         body = {**ask(), "model": trial.name}
-        return Client([Request(self._url + CHAT_PATH, headers, body)], booked)
+        return Client([Request(self._url + CHAT_PATH, headers, body)], books)
 
     async def kill(self) -> None:
         await asyncio.to_thread(self._running.close)
@@ -128,13 +131,18 @@ def _booked(rows: list[dict[str, Any]]) -> Booked:
     return Booked(usd, certain=not any(row["estimated"] for row in rows), record=rows)
 
 
+def _is_unsettled(row: dict[str, Any]) -> bool:
+    return row["kind"] is None and row["unsettled"] is not None
+
+
 def _resolved_rows(conninfo: str) -> list[dict[str, Any]]:
-    """Wait until every hold is resolved or unsettled, at most a minute, and return the ledger's rows."""
+    """Wait until every hold is resolved or unsettled, at most `_BOOKED_WITHIN_S`, and return the ledger's
+    rows."""
     until = time.monotonic() + _BOOKED_WITHIN_S
     with psycopg.connect(conninfo, autocommit=True, row_factory=dict_row) as connection:
         while True:
             rows = connection.execute(_BOOKS).fetchall()
-            held = [row for row in rows if row["kind"] is None and row["unsettled"] is None]
+            held = [row for row in rows if row["kind"] is None and not _is_unsettled(row)]
             if not held or time.monotonic() > until:
                 return rows
             time.sleep(0.1)

@@ -15,7 +15,7 @@ from bench.billing.play import play_all, results
 from bench.billing.report import Run, as_markdown, draw, joined, trials_as_markdown
 from bench.billing.result import Result, TrialResult
 from bench.billing.scenarios import FAULT_SOURCES, LEFT_OUT, Scenario, left_out, load_scenarios
-from bench.billing.trials import Trial, load_trials, run_trial
+from bench.billing.trials import COST, Trial, load_trials, run_trial
 from bench.billing.truth import PRICES, RULES, STATUSES, price
 from bench.billing.upstream import Provider
 
@@ -51,7 +51,7 @@ def test_the_scenarios_have_23_providers() -> None:
     assert len({scenario.provider for scenario in _scenarios()}) == 23
 
 
-def test_each_scenario_has_a_source() -> None:
+def test_each_scenario_and_each_trial_has_a_source() -> None:
     for source in [*RULES.values(), *STATUSES.values(), *FAULT_SOURCES.values()]:
         assert source["source"]
         assert source["url"] is None or source["url"].startswith("https://")
@@ -61,6 +61,7 @@ def test_each_scenario_has_a_source() -> None:
         # A standard does not change.
         assert source["read_on"] or source["source"].startswith("RFC ")
     assert [scenario.name for scenario in _scenarios() if not scenario.truth.source] == []
+    assert [trial.name for trial in load_trials() if not trial.source] == []
 
 
 def test_each_status_of_a_failed_call_has_a_source() -> None:
@@ -156,12 +157,16 @@ async def overspends_and_loses_nothing(gateway: Ours, folder: Path, trials: list
     ):
         for trial in trials:
             result = await run_trial(session, provider, trial)
+            assert COST is not None
             assert result.answered > 0
-            assert (trial.name, result.overspent or 0, result.booked) == (
-                trial.name,
-                0,
-                result.true,
-            )
+            recorded = result.booked + result.marked * COST
+            assert (trial.name, result.overspent or 0, recorded) == (trial.name, 0, result.true)
+            # Only the calls that the kill interrupts have no final amount.
+            interrupted = trial.calls - result.answered if trial.kind == "kill_during" else 0
+            assert (trial.name, result.marked, result.lost) == (trial.name, interrupted, Decimal(0))
+            assert (result.in_outage > 0) == (trial.kind == "restart")
+            if trial.kind == "restart":
+                assert result.answered == trial.calls + result.answered_in_outage
 
 
 async def test_tollkeeper_overspends_and_loses_nothing(
@@ -169,8 +174,19 @@ async def test_tollkeeper_overspends_and_loses_nothing(
 ) -> None:
     """Runs two short trials: a race of calls, and a kill of the gateway."""
     gateway = Ours(conninfo=own_database(shared_conninfo, "billing_trials"))
-    race = Trial("race", "race", calls=6, budget_calls=4)
-    await overspends_and_loses_nothing(gateway, tmp_path, [race, Trial("kill", "kill", calls=2)])
+    race = Trial("race", "race", calls=6, source="", budget_calls=4)
+    kill = Trial("kill", "kill", calls=2, source="")
+    await overspends_and_loses_nothing(gateway, tmp_path, [race, kill])
+
+
+@pytest.mark.slow
+async def test_tollkeeper_marks_the_calls_that_a_kill_interrupts(
+    tmp_path: Path, shared_conninfo: str
+) -> None:
+    """The calls become unsettled when the lease of the killed gateway has expired."""
+    gateway = Ours(conninfo=own_database(shared_conninfo, "billing_kill"))
+    kill = Trial("kill", "kill_during", calls=5, source="")
+    await overspends_and_loses_nothing(gateway, tmp_path, [kill])
 
 
 @pytest.mark.usefixtures("only_long")
