@@ -266,7 +266,7 @@ class LiteLLM(Gateway):
 def _trial_model(trial: Trial, provider: int) -> dict[str, Any]:
     url = provider_url(provider, trial.name) + "/v1"
     parameters = {"model": f"openai/{trial.name}", "api_base": url, "api_key": "unused"}
-    return {"model_name": trial.name, "litellm_params": parameters | _prices(PRICES[CARD])}
+    return _entry(trial.name, parameters | _prices(PRICES[CARD]))
 
 
 def _models(scenario: Scenario, provider: int) -> list[dict[str, Any]]:
@@ -304,7 +304,17 @@ def _model(scenario: Scenario, name: str, provider: int) -> dict[str, Any]:
         }
     if scenario.fault.stalls:
         parameters |= {"timeout": 10, "stream_timeout": 5}
-    return {"model_name": name, "litellm_params": parameters | _prices(scenario.prices)}
+    return _entry(name, parameters | _prices(scenario.prices))
+
+
+def _entry(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return an entry of the model list. Its id is fixed, because LiteLLM would otherwise derive an id that
+    differs between runs, and reads the size of a Together model from the id if it has a digit before a «b»."""
+    return {
+        "model_name": name,
+        "litellm_params": parameters,
+        "model_info": {"id": f"{name}-deployment"},
+    }
 
 
 def _prices(card: dict[str, Any]) -> dict[str, Any]:
