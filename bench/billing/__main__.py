@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import json
 import resource
 import sys
 import tempfile
@@ -15,43 +14,65 @@ from functools import partial
 from pathlib import Path
 
 from tests.journeys.clients.environments import NotInstalled
-from tests.support.upstream_wire import Received
 
+from bench.billing.explain import explain_scenarios, explain_trial
 from bench.billing.gateways import GATEWAYS
 from bench.billing.gateways.base import Booked, Gateway
 from bench.billing.gateways.processes import NotStarted
 from bench.billing.play import play_all, results
-from bench.billing.report import Run, as_json, as_markdown, draw, joined, trials_as_markdown
-from bench.billing.scenarios import Scenario, load_scenarios
+from bench.billing.report import (
+    Run,
+    as_json,
+    as_markdown,
+    draw,
+    joined,
+    json_text,
+    left_out_as_markdown,
+    trials_as_markdown,
+)
+from bench.billing.scenarios import Scenario, left_out, load_scenarios
 from bench.billing.trials import OnTrial, Trial, load_trials, run_trial
 from bench.billing.upstream import Provider
 from bench.machine import describe_machine
 
 _HERE = Path(__file__).parent
+_DOCS = _HERE.parents[1] / "docs"
+# A complete run replaces the published results and the chart. Other results are written to `_RESULT`.
+_PUBLISHED, _PICTURE = _DOCS / "billing.json", _DOCS / "images" / "billing.svg"
 _RESULT = _HERE.parent / "billing.json"
 # The number of gateways that run at the same time.
 _SIDE_BY_SIDE = 3
 _ALL = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-_PICTURE = _HERE.parents[1] / "docs" / "images" / "billing.svg"
 
 
 def main() -> None:
     options = _options()
-    scenarios = load_scenarios()
     if options.explain:
-        chosen = [found for found in scenarios if found.name in options.explain]
         for name in options.gateways:
-            asyncio.run(_explain(GATEWAYS[name], chosen))
+            _explain(GATEWAYS[name], options.explain)
         return
+    scenarios = load_scenarios()
     started = time.monotonic()
     runs = _run_all(options.gateways, scenarios, load_trials() if options.trials else [])
     cpu_s = sum(resource.getrusage(who).ru_utime + resource.getrusage(who).ru_stime for who in _ALL)
     machine = f"{describe_machine()}, {time.monotonic() - started:.0f} s, {cpu_s:.0f} s of CPU time"
-    print(f"{machine}\n\n{as_markdown(runs)}\n\n{trials_as_markdown(runs)}")
+    tables = (as_markdown(runs), trials_as_markdown(runs), left_out_as_markdown(left_out()))
+    print("\n\n".join([machine, *tables]))
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    _RESULT.write_text(json.dumps(as_json(runs, machine, at), indent=1) + "\n")
-    if set(options.gateways) == set(GATEWAYS):
+    kinds = {scenario.name: scenario.kind for scenario in scenarios}
+    text = json_text(as_json(runs, kinds, left_out(), machine, at))
+    complete = _is_complete(options, runs)
+    written = _PUBLISHED if complete else _RESULT
+    written.write_text(text)
+    if complete:
         _PICTURE.write_text(draw(runs))
+    _say(f"the results are in {written}")
+
+
+def _is_complete(options: argparse.Namespace, runs: list[Run]) -> bool:
+    """Return whether the run may replace the published files: all gateways and all trials could run."""
+    everything = set(options.gateways) == set(GATEWAYS) and options.trials
+    return everything and all(run.missing is None for run in runs)
 
 
 def _options() -> argparse.Namespace:
@@ -68,15 +89,16 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--explain",
-        metavar="SCENARIO,…",
+        metavar="NAME,…",
         type=lambda text: text.split(","),
         default=[],
-        help="play some scenarios and print all of it",
+        help="play some scenarios or trials and print all of it",
     )
     options = parser.parse_args()
-    known_scenarios = {scenario.name for scenario in load_scenarios()}
-    if unknown := [name for name in options.explain if name not in known_scenarios]:
-        parser.error(f"no such scenario: {', '.join(unknown)}")
+    playable = {scenario.name for scenario in load_scenarios()}
+    playable |= {trial.name for trial in load_trials()}
+    if unknown := [name for name in options.explain if name not in playable]:
+        parser.error(f"no such scenario or trial: {', '.join(unknown)}")
     if unknown := [name for name in options.gateways if name not in GATEWAYS]:
         parser.error(f"no such gateway: {', '.join(unknown)}")
     return options
@@ -104,7 +126,8 @@ def _run_part(scenarios: list[Scenario], trials: list[Trial], part: tuple[str, i
 
 
 async def _run(gateway: Gateway, scenarios: list[Scenario], trials: list[Trial]) -> Run:
-    run = Run(gateway.name, gateway.version, [], [], {})
+    marks_unknown = getattr(gateway, "marks_unknown", True)
+    run = Run(gateway.name, gateway.version, [], [], {}, marks_unknown=marks_unknown)
     not_offered = {
         scenario.name: reason
         for scenario in scenarios
@@ -140,43 +163,16 @@ async def _run(gateway: Gateway, scenarios: list[Scenario], trials: list[Trial])
     return replace(run, setup=gateway.setup())
 
 
-async def _explain(gateway: Gateway, scenarios: list[Scenario]) -> None:
-    """Play scenarios. For each one, print the exchange, the gateway's record and the calculation."""
-    offered = []
-    for scenario in scenarios:
-        if (reason := gateway.not_offered(scenario)) is None:
-            offered.append(scenario)
-        else:
-            print(f"{gateway.name} does not offer {scenario.name}: {reason}")
-    if not offered:
-        return
-    with temporary_folder() as folder:
-        async with (
-            Provider(offered) as provider,
-            gateway.running(folder, provider.port, offered, []) as session,
-        ):
-            sent = {scenario.name: session.request(scenario) for scenario in offered}
-            answers, books = await play_all(session, provider, offered)
-    for scenario, result in zip(
-        offered, results(offered, provider, answers, books, {}), strict=True
-    ):
-        name = scenario.name
-        print(f"\n=== {name}: {scenario.shows}\nprovider: {scenario.exchange.who}")
-        print(f"\nthe client sends to {sent[name].url}\n{json.dumps(sent[name].body)[:4000]}")
-        for call in provider.calls[name]:
-            print(f"\nthe gateway sends to the provider\n{_shown(call)}")
-        print(f"\nthe provider answers\n{json.dumps(scenario.exchange.answer, indent=1)[:8000]}")
-        print(f"\nthe client gets\n{answers[name][:4000]}")
-        record = json.dumps(books[name].record, indent=1, default=str)
-        print(f"\nthe record of {gateway.name}\n{record}")
-        print(f"\nthe rule: {scenario.truth.source}")
-        print("\n".join(scenario.truth.arithmetic))
-        certain = "" if result.certain else ", marked as estimated or open"
-        print(f"\ntrue {result.true}, booked {result.booked}{certain}, error {result.error}")
-
-
-def _shown(call: Received) -> str:
-    return call.head.decode() + call.body.decode(errors="replace")[:4000]
+def _explain(gateway: Gateway, names: list[str]) -> None:
+    """Play the named scenarios together, and then each named trial with a gateway of its own."""
+    chosen = [scenario for scenario in load_scenarios() if scenario.name in names]
+    if chosen:
+        with temporary_folder() as folder:
+            asyncio.run(explain_scenarios(gateway, chosen, folder))
+    for trial in load_trials():
+        if trial.name in names:
+            with temporary_folder() as folder:
+                asyncio.run(explain_trial(gateway, trial, folder))
 
 
 @contextmanager

@@ -1,14 +1,17 @@
 """Renders the table, the chart and the JSON of a run."""
 
-from dataclasses import asdict, dataclass
+import json
+from collections import defaultdict
+from dataclasses import dataclass
 from decimal import Decimal
 from html import escape
 from typing import Any
 
-from bench.billing.result import Result, TrialResult
+from bench.billing.result import NOT_OFFERED, Result, TrialResult
 
 _OURS = "tollkeeper"
-_NONE = "not offered"
+# A table names the exchanges that are left out for one reason, if they are at most this many.
+_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,8 @@ class Run:
     missing: str | None = None
     # How the gateway was set up, if that depends on the machine.
     setup: str = ""
+    # Whether the gateway has any way to mark a cost as unknown.
+    marks_unknown: bool = True
 
     @property
     def compared(self) -> list[Result]:
@@ -47,64 +52,98 @@ def joined(parts: list[Run]) -> Run:
     return first
 
 
-_HEADER = (
-    *("gateway", "scenarios", "exact", "mean error", "worst error", "true total", "booked total"),
-    *("usage unknown: says so", "budget overspent", "lost after a kill"),
-)
+# The columns of the table, and their alignment in Markdown.
+_COLUMNS = {
+    "gateway": "---",
+    "scenarios": "--:",
+    "exact bookings": "--:",
+    "mean error": "--:",
+    "worst error": "---",
+    "true total, USD": "--:",
+    "booked total, USD": "--:",
+    "unknown cost is marked": "--:",
+    "budget overspent": "---",
+    "lost after a kill": "---",
+}
 
 
 def as_markdown(runs: list[Run]) -> str:
-    lines = ["| " + " | ".join(_HEADER) + " |", "|" + "---|" * len(_HEADER)]
-    lines += ["| " + " | ".join(_row(run)) + " |" for run in runs]
-    return "\n".join(lines)
+    lines = [_line(list(_COLUMNS)), "|" + "|".join(_COLUMNS.values()) + "|"]
+    return "\n".join([*lines, *(_line(_row(run)) for run in runs)])
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
 
 
 def _row(run: Run) -> list[str]:
-    name = f"{run.gateway} {run.version}".strip()
+    name = f"**{run.gateway}**" if run.gateway == _OURS else run.gateway
+    name = f"{name} {run.version}".strip()
     if run.missing is not None:
-        return [name, run.missing, *[""] * (len(_HEADER) - 2)]
+        return [name, run.missing, *[""] * (len(_COLUMNS) - 2)]
     compared = run.compared
     if not compared:
-        return [name, "0", _NONE, *[_NONE] * (len(_HEADER) - 3)]
+        return [name, "0", *[NOT_OFFERED] * (len(_COLUMNS) - 2)]
     errors = [abs(_relative(result)) for result in compared]
     worst = max(compared, key=lambda result: abs(_relative(result)))
-    unknown = [
-        result for result in run.results if result.true is None and result.not_offered is None
-    ]
-    says_so = sum(not result.certain for result in unknown)
     booked = sum((result.booked or Decimal(0) for result in compared), Decimal(0))
     return [
         name,
         str(len(compared)),
         f"{run.exact} ({run.share * 100:.1f} %)",
         f"{sum(errors) / len(errors) * 100:.1f} %",
-        f"{_relative(worst) * 100:+.0f} % ({worst.scenario})" if not _all_exact(run) else "0 %",
+        f"{_relative(worst) * 100:+.0f} % (`{worst.scenario}`)" if not _all_exact(run) else "0 %",
         f"{sum((result.true or Decimal(0) for result in compared), Decimal(0)):.6f}",
         f"{booked:.6f}",
-        f"{says_so} of {len(unknown)}",
+        _marked(run),
         _trials(run, "race"),
         _trials(run, "kill"),
     ]
 
 
+def _marked(run: Run) -> str:
+    if not run.marks_unknown:
+        return NOT_OFFERED
+    unknown = [
+        result for result in run.results if result.true is None and result.not_offered is None
+    ]
+    return f"{sum(not result.certain for result in unknown)} of {len(unknown)}"
+
+
 def trials_as_markdown(runs: list[Run]) -> str:
     """Render each trial's number of answered calls, the provider's bill and the booked cost in USD."""
-    names = [trial.trial for trial in runs[0].trials]
-    lines = ["| trial | " + " | ".join(run.gateway for run in runs) + " |"]
-    lines.append("|---|" + "---|" * len(runs))
-    for name in names:
-        cells = [_trial_cell(run, name) for run in runs]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    lines = [_line(["trial", *(run.gateway for run in runs)]), "|" + "---|" * (len(runs) + 1)]
+    lines += [
+        _line([name, *(_trial_cell(run, name) for run in runs)]) for name in _trial_names(runs)
+    ]
     return "\n".join(lines)
+
+
+def _trial_names(runs: list[Run]) -> list[str]:
+    names = [trial.trial for run in runs for trial in run.trials]
+    return list(dict.fromkeys([*names, *(name for run in runs for name in run.trials_not_run)]))
 
 
 def _trial_cell(run: Run, name: str) -> str:
     for trial in run.trials:
         if trial.trial == name:
-            answered = f"{trial.answered} of {trial.calls} calls answered"
             budget = "" if trial.budget is None else f"budget {trial.budget:.3f}, "
-            return f"{answered}; {budget}billed {trial.true:.3f}, booked {trial.booked:.3f}"
-    return run.trials_not_run.get(name, run.missing or _NONE)
+            sums = f"{budget}billed {trial.true:.3f}, booked {trial.booked:.3f}"
+            return f"{trial.answered} of {trial.calls}; {sums}"
+    return run.trials_not_run.get(name, run.missing or NOT_OFFERED)
+
+
+def left_out_as_markdown(left_out: dict[str, str]) -> str:
+    """Render the number of exchanges that are left out for each reason. A reason that applies to few
+    exchanges names them."""
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for name, reason in left_out.items():
+        by_reason[reason].append(name)
+    lines = [_line(["reason", "exchanges", "names"]), "|---|--:|---|"]
+    for reason, names in sorted(by_reason.items(), key=lambda item: -len(item[1])):
+        named = ", ".join(f"`{name}`" for name in names) if len(names) <= _NAMED else ""
+        lines.append(_line([reason, str(len(names)), named]))
+    return "\n".join([*lines, _line(["all", str(len(left_out)), ""])])
 
 
 def _all_exact(run: Run) -> bool:
@@ -174,12 +213,110 @@ def _bar(run: Run, number: int, wide: int) -> str:
     )
 
 
-def as_json(runs: list[Run], machine: str, at: str) -> dict[str, Any]:
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: plain(item) for name, item in value.items()}
-        if isinstance(value, list):
-            return [plain(item) for item in value]
-        return f"{value:f}" if isinstance(value, Decimal) else value
+def as_json(
+    runs: list[Run], kinds: dict[str, str], left_out: dict[str, str], machine: str, at: str
+) -> dict[str, Any]:
+    """Return all results as lists of flat objects. `kinds` has the kind of each scenario."""
+    return {
+        "at": at,
+        "machine": machine,
+        "gateways": [
+            {
+                "gateway": run.gateway,
+                "version": run.version,
+                "setup": run.setup,
+                "missing": run.missing,
+                "marks_unknown": run.marks_unknown,
+            }
+            for run in runs
+        ],
+        "results": [
+            _result_as_json(run, result, kinds[result.scenario])
+            for run in runs
+            for result in run.results
+        ],
+        "trials": [line for run in runs for line in _trials_as_json(run)],
+        "left_out": [{"exchange": name, "reason": why} for name, why in left_out.items()],
+    }
 
-    return {"at": at, "machine": machine, "gateways": [plain(asdict(run)) for run in runs]}
+
+def _result_as_json(run: Run, result: Result, kind: str) -> dict[str, Any]:
+    reason = {} if result.not_offered is None else {"reason": result.not_offered}
+    return {
+        "gateway": run.gateway,
+        "scenario": result.scenario,
+        "kind": kind,
+        "true": _usd(result.true),
+        "booked": _usd(result.booked),
+        "marked": not result.certain,
+        "verdict": result.verdict(run.marks_unknown),
+        **reason,
+    }
+
+
+def _trials_as_json(run: Run) -> list[dict[str, Any]]:
+    played = [
+        {
+            "gateway": run.gateway,
+            "trial": trial.trial,
+            "calls": trial.calls,
+            "answered": trial.answered,
+            "budget": _usd(trial.budget),
+            "billed": _usd(trial.true),
+            "booked": _usd(trial.booked),
+        }
+        for trial in run.trials
+    ]
+    not_run = run.trials_not_run.items()
+    return [*played, *({"gateway": run.gateway, "trial": t, "not_run": why} for t, why in not_run)]
+
+
+def _usd(amount: Decimal | None) -> str | None:
+    return None if amount is None else f"{amount:f}"
+
+
+def json_text(found: dict[str, Any]) -> str:
+    """Write the result of `as_json` with one line for each item of its lists."""
+
+    def written(value: Any) -> str:
+        if not isinstance(value, list):
+            return json.dumps(value)
+        return "[\n" + ",\n".join(json.dumps(item, ensure_ascii=False) for item in value) + "\n]"
+
+    parts = [f"{json.dumps(name)}: {written(value)}" for name, value in found.items()]
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def runs_from_json(found: dict[str, Any]) -> list[Run]:
+    """Return the runs from which `as_json` made this, without the clients' answers."""
+    runs = {
+        line["gateway"]: Run(
+            *(line["gateway"], line["version"], [], [], {}),
+            missing=line["missing"],
+            setup=line["setup"],
+            marks_unknown=line["marks_unknown"],
+        )
+        for line in found["gateways"]
+    }
+    for line in found["results"]:
+        reason = line.get("reason")
+        runs[line["gateway"]].results.append(
+            Result(
+                *(line["scenario"], _decimal(line["true"]), _decimal(line["booked"])),
+                certain=not line["marked"],
+                answer=reason if line["verdict"] == "refused" else "",
+                not_offered=reason,
+            )
+        )
+    for line in found["trials"]:
+        run = runs[line["gateway"]]
+        if "not_run" in line:
+            run.trials_not_run[line["trial"]] = line["not_run"]
+        else:
+            sums = (Decimal(line["billed"]), Decimal(line["booked"]), _decimal(line["budget"]))
+            run.trials.append(TrialResult(line["trial"], *sums, line["calls"], line["answered"]))
+    return list(runs.values())
+
+
+def _decimal(text: str | None) -> Decimal | None:
+    return None if text is None else Decimal(text)

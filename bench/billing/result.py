@@ -5,6 +5,7 @@ from decimal import Decimal
 
 # In USD. A booking is exact if its error is smaller, because some gateways compute with floats.
 EXACT_WITHIN = Decimal("0.000000001")
+NOT_OFFERED = "not offered"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,22 @@ class Result:
     @property
     def exact(self) -> bool | None:
         return None if self.error is None else abs(self.error) < EXACT_WITHIN and self.certain
+
+    @property
+    def refused(self) -> bool:
+        """Return whether the client got an answer although the gateway did not call the provider."""
+        return self.not_offered is not None and self.answer != ""
+
+    def verdict(self, marks_unknown: bool = True) -> str:
+        """Return the result in one or two words. `marks_unknown` says whether the gateway has any way to
+        mark a cost as unknown."""
+        if self.not_offered is not None:
+            return "refused" if self.refused else NOT_OFFERED
+        if self.true is not None:
+            return "exact" if self.exact else "wrong"
+        if not marks_unknown:
+            return NOT_OFFERED
+        return "not marked" if self.certain else "marked"
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,6 @@ from bench.billing.__main__ import temporary_folder
 from bench.billing.gateways.base import Booked
 from bench.billing.gateways.ours import DEVIATIONS, Ours
 from bench.billing.play import play_all, results
-from bench.billing.report import Run, as_markdown, draw, joined, trials_as_markdown
-from bench.billing.result import Result, TrialResult
 from bench.billing.scenarios import FAULT_SOURCES, LEFT_OUT, Scenario, left_out, load_scenarios
 from bench.billing.trials import COST, Trial, load_trials, run_trial
 from bench.billing.truth import PRICES, RULES, STATUSES, price
@@ -196,36 +194,3 @@ async def test_tollkeeper_overspends_and_loses_nothing_in_each_trial(
 ) -> None:
     trials = [trial for trial in load_trials() if trial.processes == processes]
     await overspends_and_loses_nothing(Ours(), folder, trials)
-
-
-def test_the_report_counts_what_is_exact_and_what_is_not_offered() -> None:
-    cent = Decimal("0.01")
-    found = [
-        Result("right", cent, cent, True, "200"),
-        Result("twice", cent, 2 * cent, True, "200"),
-        Result("missing", cent, None, True, "200"),
-        Result("absent", cent, None, True, "", not_offered="no such endpoint"),
-        Result("unknown", None, cent, False, "200"),
-    ]
-    race = TrialResult("race", true=3 * cent, booked=cent, budget=2 * cent, calls=9, answered=3)
-    run = Run("other", "1.0", found, [race], {"kill": "needs a database"})
-    absent = Run("absent", "", [], [], {}, missing="could not run here: no such host")
-    row, other = as_markdown([run, absent]).splitlines()[2:]
-    assert row == (
-        "| other 1.0 | 3 | 1 (33.3 %) | 66.7 % | +100 % (twice) | 0.030000 | 0.030000 | 1 of 1"
-        " | 50 % | needs a database |"
-    )
-    assert other.startswith("| absent | could not run here: no such host |")
-    assert "33.3 (1 of 3)" in draw([run, absent])
-    assert trials_as_markdown([run, absent]).splitlines()[2] == (
-        "| race | 3 of 9 calls answered; budget 0.020, billed 0.030, booked 0.010"
-        " | could not run here: no such host |"
-    )
-
-
-def test_a_part_that_could_not_run_says_why() -> None:
-    """The scenarios of the first run count. The trials of the second run state why they did not run."""
-    first = Run("other", "1.0", [Result("right", Decimal(1), Decimal(1), True, "200")], [], {})
-    second = Run("other", "1.0", [], [], {"race": "no port"}, missing="no port")
-    found = joined([first, second])
-    assert (found.missing, found.exact, found.trials_not_run) == (None, 1, {"race": "no port"})
