@@ -30,7 +30,7 @@ from bench.billing.report import (
     left_out_as_markdown,
     trials_as_markdown,
 )
-from bench.billing.scenarios import Scenario, left_out, load_scenarios
+from bench.billing.scenarios import LEFT_OUT, Scenario, left_out, load_scenarios
 from bench.billing.trials import OnTrial, Trial, load_trials, run_trial
 from bench.billing.upstream import Provider
 from bench.machine import describe_machine
@@ -56,11 +56,13 @@ def main() -> None:
     runs = _run_all(options.gateways, scenarios, load_trials() if options.trials else [])
     cpu_s = sum(resource.getrusage(who).ru_utime + resource.getrusage(who).ru_stime for who in _ALL)
     machine = f"{describe_machine()}, {time.monotonic() - started:.0f} s, {cpu_s:.0f} s of CPU time"
-    tables = (as_markdown(runs), trials_as_markdown(runs), left_out_as_markdown(left_out()))
+    # Some cases are left out although no exchange of them is recorded.
+    omitted = left_out() | LEFT_OUT
+    tables = (as_markdown(runs), trials_as_markdown(runs), left_out_as_markdown(omitted))
     print("\n\n".join([machine, *tables]))
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     kinds = {scenario.name: scenario.kind for scenario in scenarios}
-    text = json_text(as_json(runs, kinds, left_out(), machine, at))
+    text = json_text(as_json(runs, kinds, omitted, machine, at))
     complete = _is_complete(options, runs)
     written = _PUBLISHED if complete else _RESULT
     written.write_text(text)
@@ -126,7 +128,7 @@ def _run_part(scenarios: list[Scenario], trials: list[Trial], part: tuple[str, i
 
 
 async def _run(gateway: Gateway, scenarios: list[Scenario], trials: list[Trial]) -> Run:
-    marks_unknown = getattr(gateway, "marks_unknown", True)
+    marks_unknown = getattr(gateway, "marks_unknown_costs", True)
     run = Run(gateway.name, gateway.version, [], [], {}, marks_unknown=marks_unknown)
     not_offered = {
         scenario.name: reason

@@ -192,19 +192,20 @@ def _client_calls() -> Iterator[list[tuple[str, int]]]:
 def _print_client(trial: Trial, calls: list[tuple[str, int]]) -> None:
     urls = ", ".join(dict.fromkeys(url for url, _ in calls))
     print(f"\nthe client sends to {urls}\n{shown(json.dumps({**ask(), 'model': trial.name}))}")
-    print(f"\nthe client gets {len(calls)} answers, in this order")
+    print("\nthe answers that the client gets, in this order, without the calls that have no answer")
     for status, same in groupby(status for _, status in calls):
         print(f"{len(list(same))} with status {status}")
 
 
 def _print_answers(recorded: list[Answered]) -> None:
-    """Print the first call in full. Print the others without the request, which is the same."""
+    """Print each call. If its request is the same as the first one, print only the answer."""
     for number, answered in enumerate(recorded, 1):
-        if number == 1:
+        if number == 1 or answered.request.body != recorded[0].request.body:
             _print_call(number, answered)
         else:
             status = answered.head.partition("\r\n")[0]
-            print(f"call {number}: the provider sends {status} {shown(_text(answered.body))}")
+            sent = f"{status} {shown(_text(answered.body))}" if status else "nothing"
+            print(f"call {number}: the provider sends {sent}")
 
 
 def _print_sums(result: TrialResult, recorded: list[Answered]) -> None:
@@ -213,9 +214,8 @@ def _print_sums(result: TrialResult, recorded: list[Answered]) -> None:
         usage = json.loads(body)["usage"]
         cost = call_cost(CARD, usage["prompt_tokens"], usage["completion_tokens"])
         print("\nthe cost of a call\n" + "\n".join(cost.arithmetic))
-    print(
-        f"\n{result.answered} answers, billed {result.true}, booked {result.booked}, lost {result.lost}"
-    )
+    print(f"\n{result.answered} answers, {result.marked} marked calls")
+    print(f"billed {result.true}, booked {result.booked}, lost {result.lost}")
     if result.budget is not None:
         print(f"budget {result.budget}, overspent {result.overspent}")
 

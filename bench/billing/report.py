@@ -10,7 +10,7 @@ from typing import Any
 from bench.billing.result import NOT_OFFERED, Result, TrialResult
 
 _OURS = "tollkeeper"
-# A table names the exchanges that are left out for one reason, if they are at most this many.
+# A table names the cases that are left out for one reason, if they are at most this many.
 _NAMED = 3
 
 
@@ -129,17 +129,20 @@ def _trial_cell(run: Run, name: str) -> str:
         if trial.trial == name:
             budget = "" if trial.budget is None else f"budget {trial.budget:.3f}, "
             sums = f"{budget}billed {trial.true:.3f}, booked {trial.booked:.3f}"
-            return f"{trial.answered} of {trial.calls}; {sums}"
+            marked = f", marked calls: {trial.marked}" if trial.marked else ""
+            down = f"{trial.answered_in_outage} of {trial.in_outage} while the database was down"
+            outage = f"; {down}" if trial.in_outage else ""
+            return f"{trial.answered} of {trial.calls}; {sums}{marked}{outage}"
     return run.trials_not_run.get(name, run.missing or NOT_OFFERED)
 
 
 def left_out_as_markdown(left_out: dict[str, str]) -> str:
-    """Render the number of exchanges that are left out for each reason. A reason that applies to few
-    exchanges names them."""
+    """Render the number of cases that are left out for each reason. A reason that applies to few cases
+    names them."""
     by_reason: dict[str, list[str]] = defaultdict(list)
     for name, reason in left_out.items():
         by_reason[reason].append(name)
-    lines = [_line(["reason", "exchanges", "names"]), "|---|--:|---|"]
+    lines = [_line(["reason", "cases", "names"]), "|---|--:|---|"]
     for reason, names in sorted(by_reason.items(), key=lambda item: -len(item[1])):
         named = ", ".join(f"`{name}`" for name in names) if len(names) <= _NAMED else ""
         lines.append(_line([reason, str(len(names)), named]))
@@ -236,7 +239,7 @@ def as_json(
             for result in run.results
         ],
         "trials": [line for run in runs for line in _trials_as_json(run)],
-        "left_out": [{"exchange": name, "reason": why} for name, why in left_out.items()],
+        "left_out": [{"case": name, "reason": why} for name, why in left_out.items()],
     }
 
 
@@ -264,6 +267,10 @@ def _trials_as_json(run: Run) -> list[dict[str, Any]]:
             "budget": _usd(trial.budget),
             "billed": _usd(trial.true),
             "booked": _usd(trial.booked),
+            "marked": trial.marked,
+            "lost": _usd(trial.lost),
+            "in_outage": trial.in_outage,
+            "answered_in_outage": trial.answered_in_outage,
         }
         for trial in run.trials
     ]
@@ -313,9 +320,20 @@ def runs_from_json(found: dict[str, Any]) -> list[Run]:
         if "not_run" in line:
             run.trials_not_run[line["trial"]] = line["not_run"]
         else:
-            sums = (Decimal(line["billed"]), Decimal(line["booked"]), _decimal(line["budget"]))
-            run.trials.append(TrialResult(line["trial"], *sums, line["calls"], line["answered"]))
+            run.trials.append(_trial_from_json(line))
     return list(runs.values())
+
+
+def _trial_from_json(line: dict[str, Any]) -> TrialResult:
+    billed, booked = Decimal(line["billed"]), Decimal(line["booked"])
+    marked_usd = billed - booked - Decimal(line["lost"]) if line["marked"] else Decimal(0)
+    return TrialResult(
+        *(line["trial"], billed, booked, _decimal(line["budget"]), line["calls"], line["answered"]),
+        marked=line["marked"],
+        marked_usd=marked_usd,
+        in_outage=line["in_outage"],
+        answered_in_outage=line["answered_in_outage"],
+    )
 
 
 def _decimal(text: str | None) -> Decimal | None:

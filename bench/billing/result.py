@@ -58,6 +58,12 @@ class TrialResult:
     budget: Decimal | None
     calls: int
     answered: int
+    # The calls without a final amount that the gateway marks, and their cost.
+    marked: int = 0
+    marked_usd: Decimal = Decimal(0)
+    # The calls while the database was down, and those of them that were answered.
+    in_outage: int = 0
+    answered_in_outage: int = 0
 
     @property
     def overspent(self) -> Decimal | None:
@@ -65,4 +71,5 @@ class TrialResult:
 
     @property
     def lost(self) -> Decimal:
-        return max(Decimal(0), self.true - self.booked)
+        """Return the cost of the calls that are neither booked nor marked."""
+        return max(Decimal(0), self.true - self.booked - self.marked_usd)

@@ -1,15 +1,18 @@
 """Tests that `make billing ARGS="--explain …"` prints what really happened, with tollkeeper."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from bench.billing.explain import explain_scenarios, explain_trial, shown
 from bench.billing.gateways.ours import Ours
 from bench.billing.scenarios import load_scenarios
-from bench.billing.trials import Trial
+from bench.billing.trials import load_trials
 
 from tests.support.databases import own_database
+
+_KILL = "kill-after-one-call"
 
 
 @pytest.fixture
@@ -52,13 +55,13 @@ def test_a_text_that_is_cut_says_so() -> None:
 async def test_a_trial_is_printed_with_its_calls_records_and_sums(
     gateway: Ours, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trial = Trial("kill", "kill", calls=2)
+    [trial] = [replace(one, calls=2) for one in load_trials() if one.name == _KILL]
     await explain_trial(gateway, trial, tmp_path)
     said = capsys.readouterr().out
     assert "2 with status 200" in said
     assert "call 1: the provider sends" in said
     assert "call 2: the provider sends HTTP/1.1 200" in said
     _, _, record = said.partition("the record of tollkeeper")
-    assert record.count('"model": "kill"') == 2
+    assert record.count(f'"model": "{_KILL}"') == 2
     assert "1000 prompt * 0.000003 = 0.003" in record
-    assert "2 answers, billed 0.012" in record
+    assert "2 answers, 0 marked calls\nbilled 0.012" in record

@@ -39,7 +39,14 @@ def _run(**changes: Any) -> Run:
         Result("guessed", None, _CENT, True, "200"),
     ]
     race = TrialResult("race", true=3 * _CENT, booked=_CENT, budget=2 * _CENT, calls=9, answered=3)
-    return Run("other", "1.0", found, [race], {"kill": "needs a database"}, **changes)
+    restart = TrialResult(
+        *("restart", 9 * _CENT, 7 * _CENT, None, 9, 8),
+        marked=1,
+        marked_usd=_CENT,
+        in_outage=2,
+        answered_in_outage=1,
+    )
+    return Run("other", "1.0", found, [race, restart], {"kill": "needs a database"}, **changes)
 
 
 _ABSENT = Run("absent", "", [], [], {}, missing="could not run here: no such host")
@@ -55,10 +62,14 @@ def test_the_tables_count_what_is_exact_and_what_is_not_offered() -> None:
     )
     assert other.startswith("| absent | could not run here: no such host |")
     assert "33.3 (1 of 3)" in draw([_run(), _ABSENT])
-    race, kill = trials_as_markdown([_run(), _ABSENT]).splitlines()[2:]
+    race, restart, kill = trials_as_markdown([_run(), _ABSENT]).splitlines()[2:]
     assert race == (
         "| race | 3 of 9; budget 0.020, billed 0.030, booked 0.010"
         " | could not run here: no such host |"
+    )
+    assert restart.startswith(
+        "| restart | 8 of 9; billed 0.090, booked 0.070, marked calls: 1;"
+        " 1 of 2 while the database was down |"
     )
     assert kill == "| kill | needs a database | could not run here: no such host |"
 
@@ -77,7 +88,7 @@ def test_a_part_that_could_not_run_says_why() -> None:
     assert (found.missing, found.exact, found.trials_not_run) == (None, 1, {"race": "no port"})
 
 
-def test_the_exchanges_that_are_left_out_are_counted_by_reason() -> None:
+def test_the_cases_that_are_left_out_are_counted_by_reason() -> None:
     reasons = dict.fromkeys("abcd", "it is invented") | {"e": "it shows a limit"}
     assert left_out_as_markdown(reasons).splitlines()[2:] == [
         "| it is invented | 4 |  |",
@@ -108,11 +119,14 @@ def test_the_json_has_a_line_for_each_scenario_and_trial() -> None:
     lines = [line.rstrip(",") for line in text.splitlines()]
     twice = {"gateway": "other", "scenario": "twice", "kind": "exchange", "true": "0.01"}
     assert json.dumps({**twice, "booked": "0.02", "marked": False, "verdict": "wrong"}) in lines
-    race = {"gateway": "other", "trial": "race", "calls": 9, "answered": 3, "budget": "0.02"}
-    assert json.dumps({**race, "billed": "0.03", "booked": "0.01"}) in lines
+    assert (
+        '{"gateway": "other", "trial": "restart", "calls": 9, "answered": 8, "budget": null,'
+        ' "billed": "0.09", "booked": "0.07", "marked": 1, "lost": "0.01", "in_outage": 2,'
+        ' "answered_in_outage": 1}'
+    ) in lines
     not_run = {"gateway": "other", "trial": "kill", "not_run": "needs a database"}
     assert json.dumps(not_run) in lines
-    assert json.dumps({"exchange": "odd", "reason": "it is invented"}) in lines
+    assert json.dumps({"case": "odd", "reason": "it is invented"}) in lines
 
 
 @pytest.mark.parametrize("marks_unknown", [True, False])
@@ -172,7 +186,7 @@ def test_the_page_shows_the_published_results() -> None:
     if published is None:
         return
     runs = runs_from_json(published)
-    reasons = {line["exchange"]: line["reason"] for line in published["left_out"]}
+    reasons = {line["case"]: line["reason"] for line in published["left_out"]}
     assert as_markdown(runs) in _PAGE
     assert trials_as_markdown(runs) in _PAGE
     assert left_out_as_markdown(reasons) in _PAGE
