@@ -47,7 +47,7 @@ check: $(INSTALLED) ## format, lint, types, layers, versions with known faults
 bench: $(INSTALLED) ## measure, beside others; prints a table and writes bench/result.json
 	$(BIN)/python -m bench $(ARGS)
 
-billing: $(INSTALLED) ## what each gateway books for the same calls; prints a table, draws docs/images/billing.svg
+billing: $(INSTALLED) ## what each gateway books for the same calls; prints tables, writes docs/billing.json and its chart
 	$(BIN)/python -m bench.billing $(ARGS)
 
 growth: $(INSTALLED) ## CPU per call over organizations, keys, policies, calls and streams; draws docs/images/growth.svg
