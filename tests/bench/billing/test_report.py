@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.billing.gateways import GATEWAYS
 from bench.billing.report import (
     Run,
     as_json,
@@ -22,6 +23,7 @@ from bench.billing.report import (
 )
 from bench.billing.result import Result, TrialResult
 from bench.billing.scenarios import load_scenarios
+from bench.billing.trials import load_trials
 
 _CENT = Decimal("0.01")
 _DOCS = Path(__file__).parents[3] / "docs"
@@ -168,7 +170,7 @@ def _matching(patterns: list[str], names: set[str]) -> set[str]:
     return found
 
 
-def test_the_page_names_only_scenarios_that_exist() -> None:
+def test_the_page_names_only_scenarios_and_trials_that_exist() -> None:
     names = {scenario.name for scenario in load_scenarios()}
     deviations = _deviations()
     assert {"tollkeeper", "LiteLLM", "TensorZero"} <= set(deviations)
@@ -178,7 +180,16 @@ def test_the_page_names_only_scenarios_that_exist() -> None:
     worst = re.findall(r" % \(`([^`]+)`\)", _PAGE)
     assert explained
     assert worst
-    _matching(explained + worst, names)
+    _matching(worst, names)
+    _matching(explained, names | {trial.name for trial in load_trials()})
+
+
+def test_the_page_has_the_tables_of_the_benchmark() -> None:
+    assert as_markdown([]) in _PAGE
+    assert (
+        trials_as_markdown([Run(gateway.name, "", [], [], {}) for gateway in GATEWAYS.values()])
+        in _PAGE
+    )
 
 
 def test_the_page_shows_the_published_results() -> None:
