@@ -122,7 +122,7 @@ def _print_call(number: int, answered: Answered) -> None:
     request = answered.request
     received = request.head.decode("latin-1") + _text(request.body)
     print(f"\ncall {number}: the gateway sends to the provider\n{shown(received)}")
-    sent = f"{answered.head}\r\n\r\n{_text(answered.body)}"
+    sent = f"{answered.head}\r\n\r\n{_text(answered.body)}" if answered.sent else "nothing"
     print(f"\ncall {number}: the provider sends\n{shown(sent)}")
     if answered.end:
         print(f"({answered.end})")
@@ -192,7 +192,9 @@ def _client_calls() -> Iterator[list[tuple[str, int]]]:
 def _print_client(trial: Trial, calls: list[tuple[str, int]]) -> None:
     urls = ", ".join(dict.fromkeys(url for url, _ in calls))
     print(f"\nthe client sends to {urls}\n{shown(json.dumps({**ask(), 'model': trial.name}))}")
-    print("\nthe answers that the client gets, in this order, without the calls that have no answer")
+    print(
+        "\nthe answers that the client gets, in this order, without the calls that have no answer"
+    )
     for status, same in groupby(status for _, status in calls):
         print(f"{len(list(same))} with status {status}")
 
