@@ -77,23 +77,6 @@ class Made:
 
 
 @dataclass(frozen=True)
-class DetailedResult(TrialResult):
-    """Adds to the result of a trial what happened to calls without a final amount."""
-
-    # The number of calls that the gateway marks as unsettled, estimated or failed.
-    marked: int = 0
-    # The calls during the outage of the database, and those of them that were answered.
-    in_outage: int = 0
-    answered_in_outage: int = 0
-
-    @property
-    def lost(self) -> Decimal:
-        """Return the cost of the calls that are neither booked nor marked."""
-        assert COST is not None
-        return max(Decimal(0), self.true - self.booked - self.marked * COST)
-
-
-@dataclass(frozen=True)
 class Client:
     """A client with its own budget, if the trial has one."""
 
@@ -141,7 +124,7 @@ def _answer() -> dict[str, Any]:
     }
 
 
-async def run_trial(session: OnTrial, provider: Provider, trial: Trial) -> DetailedResult:
+async def run_trial(session: OnTrial, provider: Provider, trial: Trial) -> TrialResult:
     """Run one trial. The provider bills every answer that it sent. If the gateway is killed during calls,
     the provider bills every call that it received."""
     answers = trial.calls // 2 if trial.kind == "kill_during" else None
@@ -154,7 +137,7 @@ async def run_trial(session: OnTrial, provider: Provider, trial: Trial) -> Detai
     billed = len(provider.calls[trial.name]) if trial.kind == "kill_during" else answered
     books = await running.client.books(billed)
     assert COST is not None
-    return DetailedResult(
+    return TrialResult(
         trial=trial.name,
         true=billed * COST,
         booked=books.usd,
@@ -162,6 +145,7 @@ async def run_trial(session: OnTrial, provider: Provider, trial: Trial) -> Detai
         calls=made.calls,
         answered=answered,
         marked=books.marked,
+        marked_usd=books.marked * COST,
         in_outage=made.in_outage,
         answered_in_outage=made.answered_in_outage,
     )
