@@ -187,7 +187,10 @@ async def _never_answer(peer: Peer) -> None:
 
 async def _begin_only(peer: Peer) -> None:
     """Send the first chunk of a stream, or nothing of a JSON answer, and wait until the gateway has left."""
-    if json.loads(peer.request.body).get("stream"):
+    streamed = False
+    with contextlib.suppress(ValueError):  # The kill may have cut the body of the request.
+        streamed = json.loads(peer.request.body).get("stream")
+    if streamed:
         await peer.send_head(200, SSE_TYPE)
         await peer.send_chunk((_line(_FIRST_CHUNK) + "\n\n").encode())
     async with asyncio.timeout(_PATIENCE_S):
