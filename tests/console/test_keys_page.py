@@ -32,7 +32,7 @@ async def test_every_action_is_inside_of_the_table(
     rotate = row.locator('summary[aria-label="Rotate app"]')
     await rotate.click()
     await page.locator(f'summary[aria-label="Set cap of {key.name}"]').click()
-    table = await page.get_by_role("region", name="Keys", exact=True).bounding_box()
+    table = await page.get_by_role("group", name="Keys", exact=True).bounding_box()
     assert table is not None
     for action in (
         rotate,

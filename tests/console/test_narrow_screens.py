@@ -1,20 +1,41 @@
 """Tests that rows of tables are cards on a phone, and that every action is on the screen."""
 
-import pytest
-from playwright.async_api import Browser
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
+import pytest
+from playwright.async_api import Browser, Page
+
+from tests.support.console_pages import make_objects, open_details, open_dialog, page_addresses
 from tests.support.console_site import TOKEN, ConsoleSite, sign_in
 from tests.support.http_client import http_client
 from tollkeeper.console.rendering import _TEMPLATES, labelled, latency, percentile
 from tollkeeper.domain.traffic import Latencies
 
-# Returns the controls that are partly outside of the screen.
-_OFF_SCREEN = """() => [...document.querySelector("main").querySelectorAll(
-    "a, button, input, select, summary")]
-  .filter(one => one.type !== "hidden" && one.checkVisibility())
+# At least this many pages have an action that asks for a confirmation.
+_PAGES_WITH_DIALOGS = 9
+# A small phone and a common one.
+_WIDTHS = (360, 390)
+# Returns the visible controls that are partly outside of the screen.
+_OFF_SCREEN = """() => [...document.querySelectorAll(
+    "a, button, input, select, textarea, summary")]
+  .filter(one => one.type !== "hidden" && one.checkVisibility({ visibilityProperty: true }))
   .map(one => [one, one.getBoundingClientRect()])
   .filter(([, box]) => box.width && (box.right > innerWidth + 1 || box.left < -1))
   .map(([one]) => one.outerHTML.slice(0, 120))"""
+# Returns the rows of tables that are no cards: a card is a block on the screen, and its cells are below each
+# other. The waterfall of a call is a chart, whose rows stay rows.
+_NO_CARDS = """() => [...document.querySelectorAll("table:not(.waterfall) :is(tbody, tfoot) tr")]
+  .filter(row => row.checkVisibility())
+  .filter(row => {
+    const cells = [...row.cells].filter(one => getComputedStyle(one).display !== "none");
+    const boxes = cells.map(one => one.getBoundingClientRect());
+    return getComputedStyle(row).display !== "block"
+      || row.getBoundingClientRect().right > innerWidth + 1
+      || cells.some(one => getComputedStyle(one).display !== "flex")
+      || boxes.some((box, number) => number && box.top < boxes[number - 1].bottom - 1);
+  })
+  .map(row => row.outerHTML.slice(0, 160))"""
 
 
 def test_cells_get_the_heading_of_their_column() -> None:
@@ -55,34 +76,54 @@ async def test_a_chart_has_a_title(site: ConsoleSite) -> None:
     assert "<figcaption>Calls over time by status</figcaption>" in page
 
 
-@pytest.mark.slow
-async def test_no_action_is_off_screen_at_360_pixels(site: ConsoleSite, browser: Browser) -> None:
-    tenant = site.judged.scripted.tenant
-    entry = await site.judged.entry(await site.judged.chat())
-    context = await browser.new_context(viewport={"width": 360, "height": 800})
+@asynccontextmanager
+async def _phone(browser: Browser, site: ConsoleSite) -> AsyncIterator[Page]:
+    """Yields a page of a narrow screen, on which an operator is signed in."""
+    context = await browser.new_context(viewport={"width": _WIDTHS[0], "height": 800})
     context.set_default_timeout(60_000)
     page = await context.new_page()
     await sign_in(page, site.address)
-    organization = f"organization={tenant.organization_id}"
-    problems = {}
-    for path in (
-        "/",
-        f"/activity?{organization}",
-        f"/activity/{entry.request_id}",
-        "/organizations",
-        f"/organizations/{tenant.organization_id}",
-        f"/projects/{tenant.project_id}",
-        f"/keys?{organization}",
-        "/models",
-        "/backends",
-        "/payments",
-        "/months",
-        "/reconcile",
-        "/audit",
-    ):
-        await page.goto(site.address + path)
-        off = await page.evaluate(_OFF_SCREEN)
-        if off:
-            problems[path] = off
+    yield page
     await context.close()
+
+
+async def _problems(page: Page) -> list[str]:
+    """Opens all parts of the page and its first dialog. Returns actions that are off-screen, and rows of
+    tables that are no cards."""
+    await open_details(page)
+    problems = []
+    for width in _WIDTHS:
+        await page.set_viewport_size({"width": width, "height": 800})
+        problems += await page.evaluate(_OFF_SCREEN) + await page.evaluate(_NO_CARDS)
+    if await open_dialog(page):
+        for width in _WIDTHS:
+            await page.set_viewport_size({"width": width, "height": 800})
+            problems += await page.evaluate(_OFF_SCREEN)
+    return problems
+
+
+async def test_a_table_is_cards_only_on_a_narrow_screen(
+    site: ConsoleSite, browser: Browser
+) -> None:
+    organization = f"organization={site.judged.scripted.tenant.organization_id}"
+    async with _phone(browser, site) as page:
+        await page.goto(f"{site.address}/keys?{organization}")
+        assert await _problems(page) == []
+        assert await page.locator("dialog[open]").count() == 1
+        await page.set_viewport_size({"width": 1280, "height": 800})
+        assert len(await page.evaluate(_NO_CARDS)) == 1
+
+
+@pytest.mark.slow
+async def test_every_page_fits_on_a_phone(site: ConsoleSite, browser: Browser) -> None:
+    problems, dialogs = {}, 0
+    addresses = page_addresses(await make_objects(site))
+    async with _phone(browser, site) as page:
+        for address in addresses:
+            await page.goto(site.address + address)
+            found = await _problems(page)
+            if found:
+                problems[address] = found
+            dialogs += await page.locator("dialog[open]").count()
     assert problems == {}
+    assert dialogs >= _PAGES_WITH_DIALOGS

@@ -111,7 +111,7 @@ async def test_the_pages_show_it(site: ConsoleSite, watched: Watched) -> None:
     page = watched.page
     try:
         await page.goto(f"{site.address}/backends")
-        table = page.get_by_role("region", name="Replicas of scripted by gateway process")
+        table = page.get_by_role("group", name="Replicas of scripted by gateway process")
         row = table.get_by_role("row").filter(has_text="gateway-7 pid 4711")
         text = await row.inner_text()
         assert "ejected" in text

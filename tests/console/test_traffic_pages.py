@@ -67,9 +67,9 @@ async def test_client_errors_and_failures_are_apart(site: ConsoleSite, watched: 
         ("/backends", "Replicas of scripted", site.judged.model.url),
         ("/models", "Models", MODEL),
     )
-    for path, region, row in pages:
+    for path, label, row in pages:
         await page.goto(f"{site.address}{path}?{query}")
-        table = page.get_by_role("region", name=region, exact=True)
+        table = page.get_by_role("group", name=label, exact=True)
         cells = await _cells(table, row)
         assert [cells[title] for title in titles] == ["10", "30.0 %", "20.0 %"], path
 
@@ -81,7 +81,7 @@ async def test_a_denied_call_is_no_failure_of_a_backend(
 
     async def counted() -> list[str]:
         await page.goto(f"{site.address}/backends?range=1h")
-        table = page.get_by_role("region", name="Replicas of scripted", exact=True)
+        table = page.get_by_role("group", name="Replicas of scripted", exact=True)
         return list(await table.get_by_role("row").all_inner_texts())
 
     before = await counted()

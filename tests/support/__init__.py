@@ -35,7 +35,7 @@ Programs of operators:
     processes          finds the processes that another process has started
     program            the command line as a process (`warm_program`: without start-up time,
                        `terminal`: in a terminal, `signalled_program`: with a signal at an exact time)
-    console_pages      the URLs of all pages of the console
+    console_pages      the URLs of all pages of the console, and the results of its forms
     console_site       the console in front of a gateway
     identity_provider  an OpenID Connect provider, with which users sign in to the console
     constants          replaces constants of the program

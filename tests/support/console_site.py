@@ -73,6 +73,10 @@ async def console_site(data_dir: Path, conninfo: str, **changes: Any) -> AsyncIt
             tenant = await gateway.make_tenant()
             scripted = ScriptedGateway(gateway, model, tenant, probe_tenant=tenant)
             await scripted.grant(10**13)
+            # The playground of the console calls the gateway at this address.
+            url = gateway.client.base_url
+            server = settings.server.model_copy(update={"host": url.host, "port": url.port})
+            settings = settings.model_copy(update={"server": server})
             async with serving_console(settings, gateway.services) as address:
                 yield ConsoleSite(address, settings, JudgedGateway(scripted, judge))
 
