@@ -3,7 +3,7 @@ its forms lead to. Makes objects of every kind for them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from playwright.async_api import FilePayload, Locator, Page
 
@@ -41,6 +41,7 @@ class View:
     path: str
     # The CSS selector of the form.
     form: str
+    # `{unique}` in a value stands for text that differs each time, because names are unique.
     fields: Fields = field(default_factory=dict)
     # The CSS selector of an element that appears after the form was sent.
     shows: str = "dialog[open]"
@@ -104,13 +105,13 @@ def form_views(ids: Mapping[str, str]) -> list[View]:
                 "key-created",
                 f"/keys?{of}",
                 'form[action^="/keys?"][method="post"]',
-                {"name": "new key"},
+                {"name": "key {unique}"},
             ),
             shows="#key-value",
         ),
         View(
             *("admin-key-created", organization, 'form[action$="/admin-keys"]'),
-            {"name": "new admin key", "permission": "admin_api_keys:read"},
+            {"name": "key {unique}", "permission": "admin_api_keys:read"},
             shows="#key-value",
         ),
         View(
@@ -202,7 +203,7 @@ async def open_view(page: Page, site_address: str, view: View) -> None:
         if isinstance(value, str) and await control.first.get_attribute("type") == "checkbox":
             await form.locator(f'[name="{name}"][value="{value}"]').check()
         elif isinstance(value, str):
-            await control.fill(value)
+            await control.fill(value.replace("{unique}", uuid4().hex[:8]))
         else:
             await control.set_input_files(value)
     if view.without_dialog:
