@@ -3,8 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from tests.console.test_policy_pages import _calibrate
-from tests.support.console_pages import BILL, BILL_COLUMNS, Fields, lose_call
+from tests.support.console_pages import BILL, BILL_COLUMNS, LABELLED, RULE, Fields, lose_call
 from tests.support.console_site import ConsoleSite, make_session
 from tollkeeper.domain.people import Person, Role
 
@@ -21,7 +20,7 @@ class Step:
 
     # The name of the action in the table of permissions, without its method.
     action: str
-    # The address of the page that has the form.
+    # The address of the page that has the form. It is empty if the step before led to the form.
     page: str
     # The fields to fill in, in the order of the page. The value of a check box is not used.
     fields: Fields = field(default_factory=dict)
@@ -57,11 +56,6 @@ async def _overspend(site: ConsoleSite, _: Mapping[str, str]) -> None:
 
 async def _one_lost_call(site: ConsoleSite, _: Mapping[str, str]) -> None:
     await lose_call(site)
-
-
-async def _one_calibration(site: ConsoleSite, ids: Mapping[str, str]) -> None:
-    organization = site.judged.scripted.tenant.organization_id
-    await _calibrate(site, await site.services.policies.policy_show(organization, ids["policy"]))
 
 
 async def _another_person(site: ConsoleSite, _: Mapping[str, str]) -> None:
@@ -149,14 +143,9 @@ STEPS = {
         Step(f"{_POLICY}/set-threshold", _POLICY, {"threshold": ""}, "policy_edit"),
         Step(f"{_POLICY}/pause", _POLICY, writes="policy_pause"),
         Step(f"{_POLICY}/resume", _POLICY, writes="policy_resume"),
-        Step(
-            *(f"{_POLICY}/calibrate", _POLICY, {"number": "none"}, "calibration_activate"),
-            prepare=_one_calibration,
-        ),
-        Step(
-            *("/policies/try", "/policies/try", {"rule": "Is it so?", "text": "It is."}),
-            shows="#samples",
-        ),
+        Step("/policies/try", "/policies/try", {"rule": RULE, "file": LABELLED}, shows="#samples"),
+        Step("/policies/try/save", "", {"policy": "{policy}"}, "calibration_create"),
+        Step(f"{_POLICY}/calibrate", _POLICY, {"number": "1"}, "calibration_activate"),
     ),
     "operations": (
         Step("/verify", "/", shows=_DONE),
@@ -181,6 +170,10 @@ STEPS = {
         Step(
             *("/unsettled/all", "/unsettled", {"how": ""}, "ledger_resolve_all"),
             prepare=_one_lost_call,
+        ),
+        Step(
+            *("/payments/assign", "/payments?payment={payment}", {"organization": "Acme"}),
+            shows=_DONE,
         ),
         Step(
             *("/people/end", "/people"),

@@ -7,22 +7,31 @@ from uuid import UUID, uuid4
 
 from playwright.async_api import FilePayload, Locator, Page
 
+from tests.support import stripe_events as stripe
 from tests.support.console_site import ConsoleSite
 from tests.support.upstream import chat, reset_before_headers
 from tollkeeper.console.permissions import PERMISSIONS
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.people import Role
+from tollkeeper.services.ledger.stripe_events import read_event
 
 # The values of fields by their names.
 Fields = Mapping[str, str | FilePayload]
 # Endings of paths whose answers are not pages: files, and a stream of events.
 _NO_PAGES = (".csv", ".gz", "/export", "/tail")
 _OPEN_DETAILS = 'for (const one of document.querySelectorAll("details")) one.open = true'
-_LABELLED = FilePayload(
+# Labelled texts about the policy that `make_objects` publishes, enough for a calibration.
+LABELLED = FilePayload(
     name="texts.jsonl",
     mimeType="application/jsonl",
-    buffer=b'{"text": "a bomb", "label": true}\n{"text": "peace", "label": false}\n',
+    buffer=b"".join(
+        b'{"text": "%d secret", "label": true}\n{"text": "%d", "label": false}\n' % (one, one)
+        for one in range(10)
+    ),
 )
+RULE = "Does it say secret?"
+# The forms that ask for a confirmation. The ledger of these tests has no month that could be closed.
+ASKING_FORMS = 'main form[data-ask]:not([action="/months/close"])'
 BILL = FilePayload(
     name="bill.csv",
     mimeType="text/csv",
@@ -75,11 +84,13 @@ def general_paths() -> list[str]:
 
 
 def page_addresses(ids: Mapping[str, str]) -> list[str]:
-    """Returns the address of every page for the organization, and of further views of these pages."""
-    of = f"organization={ids['organization']}"
+    """Returns the address of every page for the organization and the payment, and of further views of these
+    pages."""
+    of = f"organization={ids['organization']}&payment={ids['payment']}"
     return [
         *(f"{path}?{of}" for path in page_paths(ids)),
         f"/activity?{of}&status=2xx&policy={ids['policy']}&matched=1",
+        f"/activity?{of}&sort=cost-ascending",
         f"/activity/{ids['reservation']}",
         *(f"/costs?{of}&by={by}" for by in ("project", "key", "line_item")),
     ]
@@ -129,7 +140,7 @@ def form_views(ids: Mapping[str, str]) -> list[View]:
         ),
         View(
             *("trial-result", "/policies/try", 'form[action="/policies/try"]'),
-            {"rule": "Does it say bomb?", "file": _LABELLED},
+            {"rule": RULE, "file": LABELLED},
             shows="#samples",
         ),
     ]
@@ -143,6 +154,9 @@ async def make_objects(site: ConsoleSite) -> dict[str, str]:
     assert (await judged.entry(answered)).verdicts
     lost = await lose_call(site)
     await site.services.caps.cap_set(tenant.organization_id, 10**12, CapPeriod.MONTH)
+    payment = stripe.new_payment()
+    for body in (stripe.succeeded(payment, 5), stripe.succeeded(payment, 5, "W" * 80)):
+        await site.services.payments.payment_receive(read_event(body))
     key = (await site.services.project_keys.project_key_list(tenant.project_id))[0]
     admin = await site.services.admin_keys.admin_key_list(
         tenant.organization_id, after=None, limit=1
@@ -157,6 +171,7 @@ async def make_objects(site: ConsoleSite) -> dict[str, str]:
         "request_id": answered.headers["x-request-id"],
         "backend": "scripted",
         "month": "2026-01",
+        "payment": payment,
     }
 
 
@@ -175,17 +190,20 @@ async def open_details(page: Page) -> None:
 
 async def fill_required(form: Locator) -> None:
     """Fills in the required fields of a form that have no value."""
-    fields = form.locator(":is(input, textarea):invalid")
+    fields = form.locator(":is(input, textarea, select):invalid")
     while await fields.count():
-        if await fields.first.get_attribute("type") == "radio":
+        kind = await fields.first.evaluate("one => one.type")
+        if kind == "radio":
             await fields.first.check()
+        elif kind == "select-one":
+            await fields.first.select_option(index=1)
         else:
             await fields.first.fill("1")
 
 
 async def open_dialog(page: Page) -> bool:
     """Opens the confirmation dialog of the first form that has one. Returns whether there is such a form."""
-    form = page.locator("main form[data-ask]").first
+    form = page.locator(ASKING_FORMS).first
     if not await form.count():
         return False
     await fill_required(form)
