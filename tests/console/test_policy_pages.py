@@ -286,11 +286,11 @@ async def test_a_calibration_is_saved_only_for_the_rule_of_the_trial(
         base64.b64decode(trial).replace(b"Does it mention a bomb?", policy.draft.rule.encode())
     ).decode()
     for changed, status, message in (
-        ({}, 409, "is another"),
+        ({}, 409, "has a different rule"),
         ({"policy": "pol_none"}, 404, "There is no policy pol_none."),
         ({"policy": ""}, 400, "Policy is missing."),
-        ({"trial": forged}, 400, "not a trial of this console"),
-        ({"trial": "?"}, 400, "not a trial of this console"),
+        ({"trial": forged}, 400, "was not signed by this console"),
+        ({"trial": "?"}, 400, "was not signed by this console"),
         ({"trial": ""}, 400, "Trial is missing."),
     ):
         for confirmed in ("", "yes"):

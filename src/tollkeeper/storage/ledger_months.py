@@ -1,7 +1,7 @@
 """Contains the SQL for the ledger's months: their partitions, their closes (the stored totals of
 closed months) and the later steps (proven, exported, dropped)."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -148,8 +148,8 @@ async def drop_month(connection: Connection, month: Month) -> None:
         raise Contention from exc
 
 
-def _partitions(month: Month) -> sql.Composed:
-    return sql.SQL(", ").join(_partition(table, month) for table in _TABLES)
+def _partitions(month: Month, tables: Sequence[str] = _TABLES) -> sql.Composed:
+    return sql.SQL(", ").join(_partition(table, month) for table in tables)
 
 
 def _partition(table: str, month: Month) -> sql.Identifier:
@@ -176,9 +176,10 @@ async def find_unfolded(connection: Connection, month: Month) -> list[Organizati
 async def seal_month(connection: Connection, month: Month) -> None:
     """Makes the month's partitions immutable, after the transactions that write to them have
     ended. Locks the partitions in the same order as calls."""
-    partitions = sql.SQL(", ").join(_partition(table, month) for table in reversed(_TABLES))
     await connection.execute(
-        sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(partitions)
+        sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(
+            _partitions(month, _TABLES[::-1])
+        )
     )
     await connection.execute("SELECT ledger_seal_month(%s)", (month.number,), prepare=False)
 

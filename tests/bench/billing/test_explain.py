@@ -52,6 +52,7 @@ def test_a_text_that_is_cut_says_so() -> None:
     assert shown("x" * 9, 7) == "xxxxxxx\n[2 of 9 characters are not shown]"
 
 
+@pytest.mark.slow
 async def test_a_trial_is_printed_with_its_calls_records_and_sums(
     gateway: Ours, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
