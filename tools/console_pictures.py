@@ -223,7 +223,7 @@ def _further_shots(ids: dict[str, str], enforced: str, draft: str, vera: Person)
         ),
         Shot("sign-in-provider", "/sign-in", None, at="provider"),
         Shot("sign-in-provider-down", "/sign-in/provider", None, at="provider"),
-        Shot("start-dialog", "/start", press="Create them", fill=(("Organization", "Hooli"),)),
+        Shot("start-dialog", "/start", press="Create", fill=(("Organization", "Hooli"),)),
         Shot("backend-try-dialog", "/backends/scripted/try", press="Make real"),
         Shot("people-dialog", "/people", press="End all sessions"),
     ]
