@@ -379,7 +379,7 @@ def policy_try(
     )
     if rule is None:
         stored = run_with_services(invocation, lambda services: _find_policy(services, str(policy)))
-        rule = (stored.draft if stored.published is None else stored.published.rule).rule
+        rule = stored.current_rule.rule
     trial = run_trial(settings, rule, texts, direction, quiet=invocation.as_json)
     fitted = trial.fitted() if calibrate or save else None
     if fitted is not None:

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from tollkeeper.console import payment_webhook, sign_in, static_files
 from tollkeeper.console.changes import status_of
-from tollkeeper.console.context import Console, session_of
+from tollkeeper.console.context import Console, session_of, whole_console
 from tollkeeper.console.guard import BODY_BYTES_MAX, Guard
 from tollkeeper.console.pages import (
     activity,
@@ -177,9 +177,7 @@ def _permitted(route: Route) -> Route:
 def _count_administration(request: Request, organization_id: OrganizationId) -> None:
     """Counts a request towards the organization's administration rate, as the API does. Raises
     RateLimited if the rate is used up."""
-    console = request.app.state.console
-    assert isinstance(console, Console)
-    rate = console.services.administration_rate
+    rate = whole_console(request).services.administration_rate
     rate.count_request(organization_id)
     # Without a length, the body may have any size up to the maximum.
     rate.count_body(organization_id, int(request.headers.get("content-length", BODY_BYTES_MAX)))

@@ -128,11 +128,17 @@ class Console:
             raise DeadlineExceeded(f"This took longer than {deadline_s:.0f} s.") from None
 
 
+def whole_console(request: Request) -> Console:
+    """Returns the console with the services of all organizations, whoever the user is."""
+    console = request.app.state.console
+    assert isinstance(console, Console)
+    return console
+
+
 def console_of(request: Request) -> Console:
     """Returns the console. If the user belongs to an organization, the console's services are
     restricted to that organization."""
-    console = request.app.state.console
-    assert isinstance(console, Console)
+    console = whole_console(request)
     session = request.scope["session"]
     if session is None or session.person.organization_id is None:
         return console

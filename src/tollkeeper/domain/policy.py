@@ -111,6 +111,11 @@ class Policy:
     calibration: StoredCalibration | None = None
 
     @property
+    def current_rule(self) -> Rule:
+        """Returns the rule of the published version, or the draft if no version is published."""
+        return self.draft if self.published is None else self.published.rule
+
+    @property
     def has_unpublished_changes(self) -> bool:
         return self.published is None or self.published.rule != self.draft
 

@@ -52,7 +52,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
     if days not in _DAYS:
         raise InvalidRequest(f"A report covers {', '.join(_DAYS)} days.", param="days")
     report = await services.policy_statistics.policy_report(identity, policy.id, days=int(days))
-    rule = policy.draft if policy.published is None else policy.published.rule
+    rule = policy.current_rule
     threshold = rule.match_threshold_basis_points or services.default_threshold
     versions = await services.policies.policy_versions(identity, policy.id)
     projects = await services.projects.project_list(identity)
@@ -142,8 +142,7 @@ async def _ask_about_publish(services: Services, policy: Policy, _: Form) -> Que
 
 
 async def _ask_about_resume(services: Services, policy: Policy, _: Form) -> Question | None:
-    rule = policy.draft if policy.published is None else policy.published.rule
-    return await _ask_about_enforcing(services, policy, rule, "Resume")
+    return await _ask_about_enforcing(services, policy, policy.current_rule, "Resume")
 
 
 async def _ask_about_enforcing(

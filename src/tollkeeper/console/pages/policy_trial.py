@@ -176,7 +176,7 @@ async def _policy(services: Services, form: Form, rule: str) -> Policy:
     policy_id = await services.names.policy_named(form.text("policy"))
     organization_id = await services.policies.policy_organization(policy_id)
     policy = await services.policies.policy_show(organization_id, policy_id)
-    question = (policy.draft if policy.published is None else policy.published.rule).rule
+    question = policy.current_rule.rule
     if question != rule:
         raise StateConflict(
             f"The policy {policy.name} has a different rule: {question!r}. Try that rule instead.",

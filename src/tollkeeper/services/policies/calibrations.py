@@ -71,7 +71,7 @@ class Calibrations:
             chosen = next((stored for stored in existing if stored.number == number), None)
             if number is not None and chosen is None:
                 raise NotFound(f"The policy has no calibration {number}.")
-            question = (before.draft if before.published is None else before.published.rule).rule
+            question = before.current_rule.rule
             if chosen is not None and chosen.rule != question:
                 raise StateConflict(
                     f"Calibration {number} belongs to another rule: {chosen.rule!r}. Calibrate the "
