@@ -189,7 +189,7 @@ api_key_env = "NO_SUCH_KEY"
     config.write_text(
         config.read_text()
         + '[secrets]\nmaster_key = "env:NO_SUCH_SECRET"\n'
-        + '[alerts]\nwebhook_url = "https://x.invalid"\nwebhook_secret = "file:absent"\n'
+        + '[alerts.webhook]\nurl = "https://x.invalid"\nsecret = "file:absent"\n'
     )
     faulty = program.with_config(config)
     code, found, ok = _findings(faulty)
@@ -204,7 +204,7 @@ api_key_env = "NO_SUCH_KEY"
         "backend silent",
         "alerts",
     }
-    assert "alerts.webhook_secret: " in found["alerts"]["detail"]
+    assert "alerts.webhook.secret: " in found["alerts"]["detail"]
     assert "NO_SUCH_SECRET" in found["master secret"]["detail"]
     assert "cannot be reached" in found["database"]["detail"]
     assert "Connection refused" in found["backend cluster"]["detail"]

@@ -125,8 +125,8 @@ _WRONG = (
     ("[[backends]]\nname = 'b'\nurls = ['h/v1'] # here", "must start with http:// or https://"),
     ("[console]\ntls_files = ['k'] # here", "must be two files: the certificate and its key"),
     (
-        "[alerts]\nwebhook_url = 'https://h' # here",
-        "needs webhook_secret, which signs the alerts",
+        "[alerts]\nwebhook = { url = 'https://h' } # here",
+        "alerts.webhook.url: needs secret, which signs the alerts",
     ),
     # Missing secrets.
     (

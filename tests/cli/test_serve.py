@@ -222,15 +222,15 @@ def test_a_wrong_catalogue_or_secret_stops_the_start(
     assert "NO_SUCH_SECRET" in nameless.refusal("serve")
     # Without this check, each worker would fail and be restarted again and again.
     unsigned = program.with_environment(
-        TOLLKEEPER_ALERTS__WEBHOOK_URL="https://alerts.invalid/hook",
-        TOLLKEEPER_ALERTS__WEBHOOK_SECRET="env:NO_SUCH_SECRET",
+        TOLLKEEPER_ALERTS__WEBHOOK__URL="https://alerts.invalid/hook",
+        TOLLKEEPER_ALERTS__WEBHOOK__SECRET="env:NO_SUCH_SECRET",
     )
     for command in ("serve", "demo"):
         outcome = unsigned.run(command)
         assert outcome.code == 1
         # Only the last line is compared, because the demo announces its start first.
         assert outcome.err.splitlines()[-1] == (
-            "tollkeeper: TOLLKEEPER_ALERTS__WEBHOOK_SECRET: alerts.webhook_secret: "
+            "tollkeeper: TOLLKEEPER_ALERTS__WEBHOOK__SECRET: alerts.webhook.secret: "
             "$NO_SUCH_SECRET is not set"
         )
 

@@ -257,9 +257,9 @@ async def receiver() -> AsyncIterator[_Receiver]:
         yield found
 
 
-def _settings(url: str, **changes: str) -> Settings:
-    declared = {"webhook_url": url, "webhook_secret": "env:ALERTS_SECRET", **changes}
-    return Settings.model_validate({"alerts": declared})
+def _settings(url: str) -> Settings:
+    webhook = {"url": url, "secret": "env:ALERTS_SECRET"}
+    return Settings.model_validate({"alerts": {"webhook": webhook}})
 
 
 @pytest.fixture
@@ -333,7 +333,9 @@ async def test_the_queue_is_bounded(
 
 def test_a_webhook_needs_a_secret() -> None:
     with pytest.raises(ValueError, match="which signs the alerts"):
-        Settings.model_validate({"alerts": {"webhook_url": "https://x"}})
+        Settings.model_validate({"alerts": {"webhook": {"url": "https://x"}}})
+    with pytest.raises(ValueError, match="needs url"):
+        Settings.model_validate({"alerts": {"webhook": {"secret": "env:ALERTS_SECRET"}}})
     with pytest.raises(SettingsError, match=r"\$ALERTS_SECRET is not set"):
         alert_webhook(_settings("https://x"))
     assert alert_webhook(Settings()) is None

@@ -51,6 +51,14 @@ def _rejection(folder: Path, text: str) -> str:
         ),
         ("[limits]\nbodies_bytes = 1000", "was removed; it is sixteen times body_bytes"),
         ("[ledger]\nverify_every_hours = 24", "was removed; the ledger is verified every day"),
+        (
+            '[alerts]\nwebhook_url = "https://a"',
+            'alerts.webhook_url: was removed; write webhook = { url = "https://...", secret =',
+        ),
+        (
+            '[alerts]\nwebhook_secret = "env:A"',
+            'alerts.webhook_secret: was removed; write webhook = { url = "https://...", secret =',
+        ),
         ('[logs]\nformat = "json"', "logs.format: was removed; lines are text on a terminal"),
         (
             '[console]\ndocs_url = "https://a"',

@@ -31,14 +31,14 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 def alert_webhook(settings: Settings) -> PostAlert | None:
     """Returns a function that sends an alert, or None if the settings name no webhook. Raises SettingsError
     if the secret for signatures cannot be read."""
-    declared = settings.alerts
-    if not declared.webhook_url:
+    webhook = settings.alerts.webhook
+    if not webhook.url:
         return None
     secret = _secret(settings)
     opener = urllib.request.build_opener(_NoRedirect)
 
     async def post(delivery_id: str, body: str) -> None:
-        request = _request(declared.webhook_url, secret, delivery_id, body.encode())
+        request = _request(webhook.url, secret, delivery_id, body.encode())
         try:
             async with asyncio.timeout(_DEADLINE_S):
                 await asyncio.to_thread(_send, opener, request)
@@ -76,8 +76,8 @@ def _send(opener: urllib.request.OpenerDirector, request: urllib.request.Request
 
 
 def _secret(settings: Settings) -> bytes:
-    at = ("alerts", "webhook_secret")
-    source = settings.alerts.webhook_secret
+    at = ("alerts", "webhook", "secret")
+    source = settings.alerts.webhook.secret
     secret = read_source(source, at)
     if not secret:
         # Only a file can be empty here: `read_source` rejects an empty environment variable.

@@ -111,7 +111,7 @@ def examine(invocation: Invocation) -> list[Finding]:
     findings.append(_run_check("master secret", source, lambda: _master_secret(settings)))
     findings += _database(settings, source)
     findings.append(_descriptors())
-    if settings.alerts.webhook_url:
+    if settings.alerts.webhook.url:
         findings.append(_run_check("alerts", source, lambda: _webhook(settings)))
     if collector():
         findings.append(_telemetry())

@@ -67,11 +67,14 @@ def _refuse_unknown_variables() -> None:
 def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
     """Returns the settings with absolute paths. Relative paths are relative to the folder `base`."""
     console = settings.console
+    webhook = settings.alerts.webhook
     webhook_secrets = settings.payments.webhook_secrets
     changed_sections: dict[str, dict[str, Any]] = {
         "database": {"data_dir": base / settings.database.data_dir},
         "secrets": {"master_key": _joined_source(base, settings.secrets.master_key)},
-        "alerts": {"webhook_secret": _joined_source(base, settings.alerts.webhook_secret)},
+        "alerts": {
+            "webhook": webhook.model_copy(update={"secret": _joined_source(base, webhook.secret)})
+        },
         "payments": {
             "webhook_secrets": tuple(_joined_source(base, source) for source in webhook_secrets)
         },

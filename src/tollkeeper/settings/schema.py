@@ -212,18 +212,27 @@ class LogsSettings(Section):
     requests: bool = True
 
 
-class AlertsSettings(Section):
-    # Empty: alerts are only logged.
-    webhook_url: str = Field(default="", repr=False)
-    webhook_secret: SecretSource = ""
+class WebhookSettings(Section):
+    """Configures the webhook to which alerts are posted."""
+
+    # The address may contain a secret. Empty: there is no webhook.
+    url: str = Field(default="", repr=False)
+    secret: SecretSource = ""
 
     @model_validator(mode="after")
-    def _is_signed(self) -> "AlertsSettings":
-        if self.webhook_url and not self.webhook_url.startswith(("http://", "https://")):
-            raise conflicting_setting("must start with http:// or https://", "webhook_url")
-        if self.webhook_url and not self.webhook_secret:
-            raise conflicting_setting("needs webhook_secret, which signs the alerts", "webhook_url")
+    def _is_signed(self) -> "WebhookSettings":
+        if self.url and not self.url.startswith(("http://", "https://")):
+            raise conflicting_setting("must start with http:// or https://", "url")
+        if self.url and not self.secret:
+            raise conflicting_setting("needs secret, which signs the alerts", "url")
+        if self.secret and not self.url:
+            raise conflicting_setting("needs url, to which alerts are posted", "secret")
         return self
+
+
+class AlertsSettings(Section):
+    # Without an address, alerts are only logged.
+    webhook: WebhookSettings = WebhookSettings()
 
 
 class PaymentsSettings(Section):

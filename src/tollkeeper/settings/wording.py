@@ -163,8 +163,10 @@ _REPLACEMENTS: Final = {
     ),
     "backends.refused_fields": "write fields = { name = false }",
     "backends.renamed_fields": 'write fields = { seed = "random_seed" }',
-    "alerts.webhook_secret_env": 'write webhook_secret = "env:NAME"',
-    "alerts.webhook_secret_file": 'write webhook_secret = "file:PATH"',
+    **{
+        f"alerts.webhook_{name}": 'write webhook = { url = "https://...", secret = "env:NAME" }'
+        for name in ("url", "secret", "secret_env", "secret_file")
+    },
     "backends.bill_columns": "name the columns in `tollkeeper ledger reconcile --columns`",
     "backends.bill_models": "name the models in `tollkeeper ledger reconcile --model`",
     "console.docs_url": "the console page Alerts names the section of the runbook itself: remove the setting",

@@ -50,7 +50,7 @@ async def show(request: Request) -> Response:
         nav="alerts",
         title="Alerts",
         alerts=await shown_alerts(console),
-        webhook=bool(console.settings.alerts.webhook_url),
+        webhook=bool(console.settings.alerts.webhook.url),
     )
 
 
