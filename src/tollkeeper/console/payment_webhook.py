@@ -8,11 +8,13 @@ from starlette.responses import PlainTextResponse, Response
 
 from tollkeeper.console.context import console_of
 from tollkeeper.domain.audit import Actor, ActorKind
-from tollkeeper.domain.payments import OPEN_OUTCOMES, EventOutcome
+from tollkeeper.domain.payments import EventOutcome
 from tollkeeper.services.audit import acting_as
 from tollkeeper.services.ledger.stripe_events import read_event
 
 _log = structlog.get_logger("tollkeeper.console")
+# An unassigned payment is not logged, because a later event often names its organization.
+_LOGGED_OUTCOMES = (EventOutcome.UNKNOWN_ORGANIZATION, EventOutcome.REFUSED)
 
 
 async def receive(request: Request) -> Response:
@@ -30,7 +32,7 @@ async def receive(request: Request) -> Response:
     event = read_event(body)
     with acting_as(Actor(ActorKind.SYSTEM, f"stripe {event.id}")):
         booking = await console.services.payments.payment_receive(event)
-    if booking.outcome in OPEN_OUTCOMES:
+    if booking.outcome in _LOGGED_OUTCOMES:
         _log.warning("a payment event was not booked", id=event.id, reason=booking.detail)
     # Lets Stripe repeat an event for an unknown organization, because an operator may create the
     # organization, or restore a newer backup, before the repetition.

@@ -104,8 +104,13 @@ class EventOutcome(StrEnum):
     IGNORED = "ignored"
 
 
-# The outcomes that require an operator's action.
-OPEN_OUTCOMES = (EventOutcome.UNKNOWN_ORGANIZATION, EventOutcome.REFUSED)
+# The outcomes that an operator should look at. The operator can assign the payment of the first two to
+# an organization. A refused event has to be compared with its payment at the provider.
+OPEN_OUTCOMES = (
+    EventOutcome.UNKNOWN_ORGANIZATION,
+    EventOutcome.UNASSIGNED,
+    EventOutcome.REFUSED,
+)
 
 
 @dataclass(frozen=True, slots=True)

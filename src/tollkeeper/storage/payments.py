@@ -97,6 +97,16 @@ async def assign(connection: Connection, payment_id: str, organization_id: Organ
     )
 
 
+async def unassigned_exists(connection: Connection) -> bool:
+    """Tells whether a payment succeeded that has no organization and is not refunded completely. Reads
+    only payments without an organization, which `payments_of_organization` finds."""
+    cursor = await connection.execute(
+        "SELECT EXISTS (SELECT FROM payments WHERE organization IS NULL AND refunded < paid)"
+    )
+    [[exists]] = await cursor.fetchall()
+    return bool(exists)
+
+
 async def find_due(connection: Connection, payment_id: str) -> Payment | None:
     """Returns the payment with its paid and withdrawn amounts, as the provider's events report them."""
     cursor = await connection.execute(DUE + "WHERE p.id = %s GROUP BY p.id", (payment_id,))

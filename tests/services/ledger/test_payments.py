@@ -10,12 +10,23 @@ import pytest
 
 from tests.support import stripe_events as stripe
 from tests.support.books import USD, Books
+from tests.support.databases import own_database
+from tests.support.ledger import (
+    LIMITS,
+    Process,
+    count,
+    make_tenant,
+    rows,
+    run,
+    running_process,
+)
 from tests.support.proof import Proof
 from tests.support.tables import each
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.admission import Refusal
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.payments import EventOutcome, GrantKind
+from tollkeeper.services.ledger.payments import Payments
 from tollkeeper.services.ledger.stripe_events import read_event
 
 
@@ -214,6 +225,64 @@ async def test_an_operator_assigns_a_payment_once(books: Books) -> None:
     with pytest.raises(StateConflict, match="belongs to the organization"):
         await payments.payment_assign(payment, other.id)
     await books.assert_right()
+
+
+async def test_which_payments_an_operator_has_to_assign(conninfo: str) -> None:
+    # The test has its own database, because other tests leave payments without an organization.
+    async with running_process(own_database(conninfo, "unassigned"), pool_size=1) as process:
+        payments = Payments(process.database, LIMITS)
+        tenant = await make_tenant(process.database)
+
+        async def receive(body: bytes) -> bool:
+            await payments.payment_receive(read_event(body))
+            return await payments.payment_check_unassigned()
+
+        refused, unpaid = stripe.new_payment(), stripe.new_payment()
+        assert not await receive(stripe.succeeded(refused, 100, currency="eur"))
+        assert not await receive(stripe.completed(unpaid, 100, payment_status="unpaid"))
+        assert not await receive(stripe.succeeded("pi_known", 100, tenant.organization_id))
+        for named in ("nobody", None):
+            payment = stripe.new_payment()
+            assert await receive(stripe.succeeded(payment, 100, named))
+            assert payment in [
+                event.payment_id for event in await payments.payment_event_list(open_only=True)
+            ]
+            await payments.payment_assign(payment, tenant.organization_id)
+            assert not await payments.payment_check_unassigned()
+        payment = stripe.new_payment()
+        assert await receive(stripe.succeeded(payment, 100))
+        assert await receive(stripe.charge_refunded(payment, 99))
+        assert not await receive(stripe.charge_refunded(payment, 100))
+
+
+async def test_the_search_for_payments_to_assign_reads_no_other_payment(conninfo: str) -> None:
+    async with running_process(own_database(conninfo, "many_payments"), pool_size=1) as process:
+        payments = Payments(process.database, LIMITS)
+        await run(
+            process.database,
+            """
+            INSERT INTO payments (id, organization, livemode, paid)
+            SELECT 'pi_' || n, gen_random_uuid(), true, 1 FROM generate_series(1, 5000) AS n
+            """,
+        )
+        await run(process.database, "ANALYZE payments")
+        before = await _read_so_far(process)
+        assert not await payments.payment_check_unassigned()
+        assert await _read_so_far(process) == before
+
+
+async def _read_so_far(process: Process) -> int:
+    """Returns the number of rows read so far from the payments, by scans and by indexes."""
+    # The pool has one connection, so this flush includes the counts of its earlier statements.
+    await rows(process.database, "SELECT pg_stat_force_next_flush()")
+    await rows(process.database, "SELECT 1")
+    return await count(
+        process.database,
+        """
+        SELECT (seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint FROM pg_stat_user_tables
+        WHERE relname = 'payments'
+        """,
+    )
 
 
 async def test_an_event_of_an_organization_that_comes_later_is_booked_then(books: Books) -> None:

@@ -59,7 +59,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
         overhead_us=[percentile(report.latencies("overhead"), share) for share in _SHARES],
         money=money,
         alerts=await shown_alerts(console),
-        open_payments=await services.payments.payment_event_list(open_only=True, limit=1),
+        unassigned_payments=await services.payments.payment_check_unassigned(),
         replicas=replicas,
         views=ReplicaViews(await services.replica_reports.replica_report_list(), services.clock()),
         chart=traffic_chart(report.steps, time),

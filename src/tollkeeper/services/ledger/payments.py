@@ -89,6 +89,12 @@ class Payments:
                 connection, outcomes=OPEN_OUTCOMES if open_only else (), limit=limit
             )
 
+    async def payment_check_unassigned(self) -> bool:
+        """Tells whether a payment has succeeded that belongs to no organization, and whose amount
+        is not refunded. An operator can assign such a payment."""
+        async with self._database.reading() as connection:
+            return await payments.unassigned_exists(connection)
+
     async def _add(
         self, connection: Connection, report: PaymentReport, *, livemode: bool
     ) -> Booking:
