@@ -78,7 +78,7 @@ CURVES = {
     "organizations": ("organizations, each with a key that calls", _organizations, LARGE),
     "keys": ("keys that call, of 100 organizations", _keys, LARGE),
     "policies": ("published policies that do not apply", _policies, LARGE),
-    "settled": ("settled calls on the books", _settled, LARGE),
+    "settled": ("settled calls in the ledger", _settled, LARGE),
     "streams": ("open streams", _streams, (100, 1_000, _STREAMS_MAX)),
 }
 

@@ -163,7 +163,7 @@ async def test_a_bill_beside_the_books(billed: Program, books: Books, tmp_path: 
         "until": shown,
         "compared": 1,
         "differences": [],
-        "totals": {"cost": {"bill": "1", "books": "1", "difference": "0", "differs": False}},
+        "totals": {"cost": {"bill": "1", "ledger": "1", "difference": "0", "differs": False}},
     }
     file.write_text(f"Date,Model,Amount,Out\n{shown},large-1,1.01,21\n{shown},tiny,0.5,1\n")
     columns = ("--columns", f"{_COLUMNS},output_tokens=Out", *_NAMED[2:])
@@ -172,16 +172,16 @@ async def test_a_bill_beside_the_books(billed: Program, books: Books, tmp_path: 
     assert outcome.code == 1
     assert outcome.err == "tollkeeper: The bill and the ledger differ in 2 places.\n"
     first, second = json.loads(outcome.out)["differences"]
-    assert (first["kind"], second["kind"]) == ("differs", "missing in the books")
+    assert (first["kind"], second["kind"]) == ("differs", "missing in the ledger")
     assert first["figures"]["cost"]["difference"] == "0.01"
     assert first["figures"]["output_tokens"] == {
         "bill": "21",
-        "books": "20",
+        "ledger": "20",
         "difference": "1",
         "differs": True,
     }
     table = await _run(billed, *line)
-    assert "missing in the books" in table.out
+    assert "missing in the ledger" in table.out
     within = await _run(billed, *line, "--tolerance", "5%", "--json")
     assert [found["model"] for found in json.loads(within.out)["differences"]] == ["tiny"]
 

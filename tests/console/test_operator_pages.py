@@ -45,12 +45,12 @@ async def test_a_bill_is_compared_with_the_books(
     bill = {"file": ("bill.csv", b"date,model,calls\n2020-01-01,a,3\n", "text/csv")}
     answer = await operator.post("/reconcile", data=sent, files=bill)
     assert answer.status_code == 200, answer.text
-    assert "The bill and the books differ in 1 place<" in answer.text
+    assert "The bill and the ledger differ in 1 place<" in answer.text
     assert "1 pair of day and model compared" in answer.text
-    assert "missing in the books" in answer.text
+    assert "missing in the ledger" in answer.text
     two = {"file": ("bill.csv", b"date,model,calls\n2020-01-01,a,3\n2020-01-01,b,4\n", "text/csv")}
     answer = await operator.post("/reconcile", data=sent | {"once": "bill-1"}, files=two)
-    assert "The bill and the books differ in 2 places<" in answer.text
+    assert "The bill and the ledger differ in 2 places<" in answer.text
     wrong = sent | {"once": "bill-2", "columns": "day=date,model=model,prices=calls"}
     refused = await operator.post("/reconcile", data=wrong, files=bill)
     assert refused.status_code == 400

@@ -1,7 +1,7 @@
 """Runs one history of calls that a seed determines. The call script and the ledger service are real, the
 store and the provider are simulated. Prices change, the clock jumps, clients leave, processes are killed.
 
-The charges in the books are compared with the provider's bills. This module computes the prices of the
+The charges in the ledger are compared with the provider's bills. This module computes the prices of the
 bills in the simplest way.
 """
 
@@ -291,7 +291,7 @@ class CallHistory:
             if row.process_id in killed:
                 await sweeper.mark_all([Mark(row.hold.organization_id, row.hold.id, "it died")])
 
-    # The methods below check the books at the end of the history.
+    # The methods below check the ledger at the end of the history.
 
     def _check(self) -> None:
         books = self.database.books

@@ -2,7 +2,7 @@
 its bills.
 
 Its answers go through the real decoder of chat streams and the real table of statuses, so a mistake in
-either of them changes the books.
+either of them changes the ledger.
 """
 
 import json

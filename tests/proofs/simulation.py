@@ -274,7 +274,7 @@ class History:
     def _killed(self) -> set[UUID]:
         return {one.store.process_id for one in self.processes if one.store.killed}
 
-    # The method below checks the books at the end of the history.
+    # The method below checks the ledger at the end of the history.
 
     def _check(self) -> None:
         books, observed = self.database.books, self.observed
@@ -297,7 +297,7 @@ class History:
             ):
                 assert cost_of(resolved) == cost
         for reservation_id in observed.unsettled - observed.released - set(observed.settled):
-            assert reservation_id in books.marks, "unknown is on the books"
+            assert reservation_id in books.marks, "unknown is in the ledger"
 
 
 @dataclass(frozen=True, slots=True)

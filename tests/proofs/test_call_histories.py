@@ -1,4 +1,4 @@
-"""Tests simulated histories of whole calls: the books agree with the provider's bills."""
+"""Tests simulated histories of whole calls: the ledger agrees with the provider's bills."""
 
 from collections import Counter
 

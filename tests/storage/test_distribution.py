@@ -33,7 +33,7 @@ _OF_NO_TENANT = {
     "replica_reports": "what processes see of their replicas",
     "ledger_closes": "closed months: each server closes its own",
     "ledger_close_steps": "what was done with them",
-    "ledger_verification": "when the server's books were verified",
+    "ledger_verification": "when the server's ledger was verified",
     "backend_usage": "sums for bills by backend, model and day",
     "traffic_by_backend": "calls by backend",
     "traffic_by_hour": "calls by backend",
@@ -56,7 +56,7 @@ _ALL = (
     "an operator's sum or list over all organizations: every server is asked, and they are added up"
 )
 _MONTHS = "months are closed, exported and dropped on each server by itself"
-_VERIFY = "each server verifies its own books, in slices of organizations"
+_VERIFY = "each server verifies its own ledger, in slices of organizations"
 _UPKEEP = "a chore that every server does for itself"
 _OPERATORS = {
     "project_keys._FIND_BY_DIGESTS": _KEY_LOOKUP,

@@ -27,7 +27,7 @@ async def books_gateway(settings: Settings, books_conninfo: str) -> AsyncIterato
 
 async def _prove_life(gateway: Gateway) -> None:
     """Renews the lease. Otherwise a test's open holds would belong to a dead process when a later test
-    verifies the books."""
+    verifies the ledger."""
     while True:
         await gateway.services.lease.heartbeat()
         await asyncio.sleep(gateway.services.lease.interval_s)
@@ -41,5 +41,5 @@ async def books_tenant(books_gateway: Gateway) -> Tenant:
 
 @pytest.fixture
 async def books(books_gateway: Gateway, books_tenant: Tenant) -> Books:
-    """Returns the books of a new organization with a credit of 100 USD."""
+    """Returns the ledger of a new organization with a credit of 100 USD."""
     return await open_books(books_gateway, books_tenant)

@@ -1,4 +1,4 @@
-"""Provides the books of a tenant with period caps, on a database whose clock a test can set."""
+"""Provides the ledger of a tenant with period caps, on a database whose clock a test can set."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass

@@ -170,7 +170,7 @@ def _figures(pairs: tuple[ComparedFigure, ...]) -> dict[str, Any]:
     return {
         pair.figure: {
             "bill": None if pair.bill is None else plain_number(pair.bill),
-            "books": None if pair.books is None else plain_number(pair.books),
+            "ledger": None if pair.ledger is None else plain_number(pair.ledger),
             "difference": plain_number(pair.difference),
             "differs": pair.differs,
         }
@@ -211,6 +211,6 @@ def _cells(day: str, model: str, kind: str, pair: ComparedFigure) -> tuple[str |
         kind,
         pair.figure,
         "-" if pair.bill is None else plain_number(pair.bill),
-        "-" if pair.books is None else plain_number(pair.books),
+        "-" if pair.ledger is None else plain_number(pair.ledger),
         plain_number(pair.difference),
     )

@@ -30,14 +30,14 @@ class Tolerance:
 @dataclass(frozen=True, slots=True)
 class ComparedFigure:
     """Contains one figure (for example output tokens) of a day and model, as in the bill (`bill`)
-    and as in the ledger (`books`). `bill` or `books` is None if it has no entry for the day and model.
+    and as in the ledger (`ledger`). `bill` or `ledger` is None if it has no entry for the day and model.
     In the totals, day and model are None."""
 
     day: int | None
     model: str | None
     figure: str
     bill: Decimal | None
-    books: Decimal | None
+    ledger: Decimal | None
     # The figure of the bill minus the figure of the ledger.
     difference: Decimal
     differs: bool
@@ -166,7 +166,7 @@ _USAGE: LiteralString = """
 
 
 _COMPARISON: LiteralString = f"""
-    WITH usage AS ({_USAGE}), books AS (
+    WITH usage AS ({_USAGE}), ledger AS (
         SELECT u.day, coalesce(n.theirs, regexp_replace(u.model, '^judge/', '')) AS model,
             sum(u.requests) AS requests,
             sum(u.unsettled_requests)::bigint AS unsettled, sum(u.input_tokens) AS input,
@@ -182,7 +182,7 @@ _COMPARISON: LiteralString = f"""
         HAVING sum(u.requests) <> 0
     ), booked AS (
         SELECT day, model, figure, amount, unsettled
-        FROM books, LATERAL (VALUES
+        FROM ledger, LATERAL (VALUES
             ('requests', requests), ('input_tokens', input), ('uncached_input_tokens', uncached),
             ('cached_input_tokens', cached), ('cache_write_tokens', written),
             ('output_tokens', output), ('cost', usd)
@@ -197,15 +197,15 @@ _COMPARISON: LiteralString = f"""
         SELECT day, model, figure, max(unsettled) AS unsettled,
             -- In the totals, the sum of a side without entries is zero, not NULL.
             coalesce(sum(billed.amount), 0 * nullif(grouping(day), 0)) AS bill,
-            coalesce(sum(booked.amount), 0 * nullif(grouping(day), 0)) AS books
+            coalesce(sum(booked.amount), 0 * nullif(grouping(day), 0)) AS ledger
         FROM billed FULL JOIN booked USING (day, model, figure)
         GROUP BY GROUPING SETS ((day, model, figure), (figure))
     )
-    SELECT day, model, figure, bill::text, books::text,
-        (coalesce(bill, 0) - coalesce(books, 0))::text,
-        bill IS NULL OR books IS NULL OR abs(bill - books) > greatest(
+    SELECT day, model, figure, bill::text, ledger::text,
+        (coalesce(bill, 0) - coalesce(ledger, 0))::text,
+        bill IS NULL OR ledger IS NULL OR abs(bill - ledger) > greatest(
             CASE figure WHEN 'cost' THEN %(usd)s ELSE 0 END,
-            %(part)s * greatest(abs(bill), abs(books))
+            %(part)s * greatest(abs(bill), abs(ledger))
         ),
         coalesce(unsettled, 0)
     FROM compared

@@ -1,4 +1,4 @@
-"""Tests that a provider's bill is read exactly, and compared with the usage of its backend in the books."""
+"""Tests that a provider's bill is read exactly, and compared with the usage of its backend in the ledger."""
 
 import io
 from collections.abc import Mapping
@@ -109,7 +109,7 @@ def test_a_byte_order_mark_is_no_part_of_the_name() -> None:
     assert _bill(f"{_DATE},m,1,1,1", header="\ufeff" + _HEADER).lines
 
 
-# The tests below compare a bill with the books.
+# The tests below compare a bill with the ledger.
 
 
 async def _used(
@@ -182,9 +182,9 @@ async def test_what_differs_and_what_is_missing_on_a_side(books: Books) -> None:
     found = await _compare(books, backend, bill)
     assert _kinds(found) == [
         (_DAY, "a", "differs"),
-        (_DAY, "c", "missing in the books"),
+        (_DAY, "c", "missing in the ledger"),
         (_DAY + 1, "b", "missing in the bill"),
-        (_DAY + 2, "a", "missing in the books"),
+        (_DAY + 2, "a", "missing in the ledger"),
     ]
     first = found.differences[0]
     assert first.unsettled_requests == 1
@@ -193,7 +193,7 @@ async def test_what_differs_and_what_is_missing_on_a_side(books: Books) -> None:
         (Figure.INPUT_TOKENS, Decimal(0), False),
         (Figure.OUTPUT_TOKENS, Decimal(1), True),
     ]
-    totals = {pair.figure: (pair.bill, pair.books) for pair in found.totals}
+    totals = {pair.figure: (pair.bill, pair.ledger) for pair in found.totals}
     assert totals[Figure.COST] == (Decimal(2), Decimal(2))
     wider = await _compare(books, backend, bill, days=(None, _DAY + 9))
     assert (_DAY + 9, "a", "missing in the bill") in _kinds(wider)
@@ -353,12 +353,12 @@ async def test_a_call_that_was_resolved_by_hand_is_compared(books: Books, record
     for hold in holds[2:]:
         await resolve(hold.id, settle_picousd=None)
     (only,) = (await _compare(books, backend, bill, catalog=Catalog((model,)))).days
-    assert [(pair.books, pair.differs) for pair in only.figures] == [
+    assert [(pair.ledger, pair.differs) for pair in only.figures] == [
         (Decimal(1), True),
         (Decimal(7), False),
     ]
     reported = await _compare(books, backend, bill, catalog=Catalog((model,)), reported=True)
-    assert [pair.books for pair in reported.totals] == [Decimal(1), Decimal(0)]
+    assert [pair.ledger for pair in reported.totals] == [Decimal(1), Decimal(0)]
 
 
 @pytest.mark.parametrize("recorded", [True, False])
@@ -370,7 +370,7 @@ async def test_a_day_of_released_calls_is_missing_nowhere(books: Books, recorded
     day = await _held_at_ms(books, hold) // 86_400_000
     bill = _bill(f"{_DATE},x,1,1,1")
     found = await _compare(books, backend, bill, catalog=Catalog((model,)), days=(None, day))
-    assert _kinds(found) == [(_DAY, "x", "missing in the books")]
+    assert _kinds(found) == [(_DAY, "x", "missing in the ledger")]
 
 
 async def test_a_call_that_was_not_sent_is_on_no_bill(books: Books) -> None:
@@ -390,7 +390,7 @@ async def test_a_call_that_was_not_sent_is_on_no_bill(books: Books) -> None:
     )
     await written(books.services.activity, record)
     bill, days = _bill(f"{_DATE},x,1,1,1"), (None, at_ms // 86_400_000)
-    nothing = [(_DAY, "x", "missing in the books")]
+    nothing = [(_DAY, "x", "missing in the ledger")]
     found = await _compare(books, backend, bill, catalog=Catalog((model,)), days=days)
     assert _kinds(found) == nothing
     await books.services.reconciliation.ledger_resolve(hold.id, settle_picousd=None)

@@ -21,7 +21,7 @@ AHEAD = datetime(2027, 3, 5, 12, tzinfo=UTC)
 
 @pytest.fixture
 def reset(world: CappedBooks) -> CappedBooks:
-    """Returns the books with a caps service whose clock has the time of the database."""
+    """Returns a ledger with a caps service whose clock has the time of the database."""
     caps = Caps(world.process.database, LIMITS, clock=lambda: int(world.clock.now.timestamp()))
     return replace(world, caps=caps)
 

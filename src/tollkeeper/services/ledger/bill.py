@@ -241,8 +241,8 @@ class BillDay:
 
     @property
     def kind(self) -> str:
-        if self.figures[0].books is None:
-            return "missing in the books"
+        if self.figures[0].ledger is None:
+            return "missing in the ledger"
         if self.figures[0].bill is None:
             return "missing in the bill"
         return "differs" if any(figure.differs for figure in self.figures) else "same"
