@@ -17,7 +17,10 @@ _FAULTS = json.loads((_HERE / "faults.json").read_text())
 FAULT_SOURCES: dict[str, dict[str, Any]] = _FAULTS["sources"]
 # An exchange whose `who` contains one of these comes from a proxy or imitation, not a provider.
 _INVENTED = ("proxy", "imitation", "A server behind", "LiteLLM")
-_INVENTED_REASON = "it is the shape of a proxy or an imitation, which has no published price rule"
+_INVENTED_REASON = (
+    "it is the shape of a proxy, or of a server that imitates a provider's API; neither has a published "
+    "price rule"
+)
 _SYNTHETIC_REASON = "no provider's documentation shows this shape; we made it up"
 
 

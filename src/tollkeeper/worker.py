@@ -79,7 +79,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
-        self._services.lease.on_outdated = self._leave_outdated
+        self._services.lease.on_outdated = self._stop_as_outdated
         await self._register()
         app = build_app(self._settings, self._services)
         gate, ledger = self._services.inference.overload, self._services.ledger
@@ -90,6 +90,8 @@ class Worker:
         # While the process is overloaded, the ledger delivers its results to a few calls at a time.
         ledger.handout.needed = lambda: gate.limit is not None
 
+        # Calls `callback` when the calls that wait now for ledger results have got them, and the
+        # requests that are then waiting to begin have begun.
         def call_after_waiting(callback: Callable[[], None]) -> None:
             ledger.handout.call_after_waiting(partial(arrivals.turns.call_after_waiting, callback))
 
@@ -102,7 +104,7 @@ class Worker:
         reporting = loop.create_task(self._report(reports))
         await self._stopping.wait()
         if self._settings.server.stop_delay_s:
-            await server.leave(self._settings.server.stop_delay_s)
+            await server.prepare_stop(self._settings.server.stop_delay_s)
         following.cancel()
         reporting.cancel()
         memory.stop()
@@ -139,7 +141,7 @@ class Worker:
                 reports.write(json.dumps(state).encode() + b"\n")
             await asyncio.sleep(REPORT_INTERVAL_S)
 
-    def _leave_outdated(self, reason: str) -> None:
+    def _stop_as_outdated(self, reason: str) -> None:
         if not self._stopping.is_set():
             _log.error("this worker stops after its calls", reason=reason)
         self._stopping.set()

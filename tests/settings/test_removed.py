@@ -66,9 +66,12 @@ def _rejection(folder: Path, text: str) -> str:
         ),
         (
             '[console.sign_in]\npublic_url = "https://a"',
-            "sign_in.public_url: was removed; list its name in console.allowed_hosts",
+            "sign_in.public_url: was removed; list the host name of the URL in console.allowed_hosts",
         ),
-        ('[console.sign_in]\nscopes = ["openid"]', "sign_in.scopes: was removed; openid, profile"),
+        (
+            '[console.sign_in]\nscopes = ["openid"]',
+            "sign_in.scopes: was removed; the console always",
+        ),
         (
             '[console.sign_in]\norganization_claim = "org"',
             "was removed; the claim has to be called organization",

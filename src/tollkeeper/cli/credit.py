@@ -165,8 +165,8 @@ async def credit_assign(
 async def credit_show(services: Services, organization: OrganizationArgument) -> Record:
     """Show an organization's balance.
 
-    The balance has the credit that was granted, and its parts: available, held for calls in flight,
-    settled (spent), and unsettled (held for calls whose cost is unknown)."""
+    The command shows the granted credit and the parts into which it is divided: available, held for
+    calls in flight, settled (spent), and unsettled (held for calls whose cost is unknown)."""
     organization_id = await services.names.organization_named(organization)
     balance = await services.billing.credit_show(organization_id)
     return Record({"organization_id": organization_id, **balance_view(balance)})

@@ -1,8 +1,8 @@
 """Implements `tollkeeper overage`, which limits how far an organization's balance may fall below zero.
 
 Overage is the part of a call's cost that exceeds the amount held for the call, and overage can make a
-balance negative. An organization whose balance falls below its bound is stopped: no call is admitted until an
-operator clears the stop.
+balance negative. An organization whose balance falls below zero by more than its bound is stopped: no call is
+admitted until an operator clears the stop.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any

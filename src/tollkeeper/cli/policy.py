@@ -153,7 +153,8 @@ FirstOption = Annotated[
 # The type of an API request body.
 W = TypeVar("W", wire.PolicyCreate, wire.PolicyEdit)
 _DEFAULT = "default"
-# The fields of a rule that are copied from the request body. The project ids are converted separately.
+# The fields of a draft (`Rule`: the question `rule`, its direction, mode and others) that are copied from
+# the request body. The project ids are converted separately.
 _RULE_FIELDS = tuple(field for field in Rule.__slots__ if field != "project_ids")
 
 

@@ -28,7 +28,7 @@ class LogprobText:
 
     def add(self, logprobs: msgspec.Raw) -> None:
         try:
-            self._walk(msgspec.json.decode(logprobs), (), is_position=False)
+            self._walk(msgspec.json.decode(logprobs), (), in_position=False)
         except (ValueError, RecursionError):
             # Text that is not JSON, or is nested too deeply, is collected as a whole.
             self._add_words((), bytes(logprobs).decode("utf-8", "replace"))
@@ -39,8 +39,8 @@ class LogprobText:
         decoded = [found.decode("utf-8", "replace") for found in self._bytes.values()]
         return list(dict.fromkeys(joined + decoded))
 
-    def _walk(self, value: object, path: _Path, *, is_position: bool) -> None:
-        """Collects the words in a value. `is_position` means that the value is inside the list of
+    def _walk(self, value: object, path: _Path, *, in_position: bool) -> None:
+        """Collects the words in a value. `in_position` means that the value is inside the list of
         token positions, so that a further list is a list of ranks."""
         match value:
             case str():
@@ -51,15 +51,15 @@ class LogprobText:
                     if not is_property and not name.isdigit():
                         self._add_words((*path, "names", rank), name)
                     self._walk(
-                        inner, (*path, name if is_property else rank), is_position=is_position
+                        inner, (*path, name if is_property else rank), in_position=in_position
                     )
             case list() if value and all(map(_is_byte, value)):
                 self._bytes.setdefault(path, bytearray()).extend(value)
                 self.length += len(value)
             case list():
                 for rank, inner in enumerate(value):
-                    inner_path = (*path, rank) if is_position else path
-                    self._walk(inner, inner_path, is_position=True)
+                    inner_path = (*path, rank) if in_position else path
+                    self._walk(inner, inner_path, in_position=True)
 
     def _add_words(self, path: _Path, words: str) -> None:
         self._words.setdefault(path, []).append(words)

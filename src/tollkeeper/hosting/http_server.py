@@ -38,7 +38,7 @@ class HttpServer:
             lambda: HttpConnection(self._state, loop), sock=listener, backlog=BACKLOG
         )
 
-    async def leave(self, delay_s: float) -> None:
+    async def prepare_stop(self, delay_s: float) -> None:
         """Prepares a stop in which no request is lost.
 
         Serves for another `delay_s`. Meanwhile, closes each connection after its next answer, so that

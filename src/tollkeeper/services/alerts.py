@@ -242,8 +242,9 @@ def _stopped(organization_id: OrganizationId, balance_picousd: int) -> Condition
         f"{AlertKind.STOPPED}:{organization_id}",
         AlertKind.STOPPED,
         {"organization_id": str(organization_id)},
-        f"Calls are stopped, because the balance fell below the overage bound. The balance is now "
-        f"{usd_from_picousd(balance_picousd)} USD. `tollkeeper overage clear` allows calls again.",
+        f"Calls are stopped, because the balance fell below zero by more than the overage bound. The "
+        f"balance is now {usd_from_picousd(balance_picousd)} USD. `tollkeeper overage clear` allows "
+        f"calls again.",
     )
 
 
@@ -269,7 +270,8 @@ def _drifted(policy_drift: Drift) -> Condition:
         AlertKind.POLICY_DRIFT,
         {"organization_id": str(counts.organization_id), "policy_id": counts.policy_id},
         f"The recent probabilities of the policy {counts.policy_name!r} differ from those at the "
-        f"time of its calibration {counts.calibration}. Label newer texts and calibrate it again.",
+        f"time of calibration number {counts.calibration}. Label newer texts and calibrate the policy "
+        "again.",
     )
 
 

@@ -148,7 +148,10 @@ _REPLACEMENTS: Final = {
     "backends.identity.role": "set the variable AWS_ROLE_ARN, or use profile",
     "backends.identity.secret_env": 'write secret = "env:NAME"',
     "backends.identity.secret_file": 'write secret = "file:PATH"',
-    "backends.identity.source": "name a file, a secret or a profile, or let the library search",
+    "backends.identity.source": (
+        "set file, secret or profile, or omit all three: the provider's library then finds the "
+        "credentials itself"
+    ),
     "backends.identity.token_file": (
         "set AWS_WEB_IDENTITY_TOKEN_FILE or AZURE_FEDERATED_TOKEN_FILE, or use profile or file"
     ),
@@ -172,11 +175,12 @@ _REPLACEMENTS: Final = {
     "console.docs_url": "the console page Alerts names the section of the runbook itself: remove the setting",
     "console.sign_in.organization_claim": "the claim has to be called organization",
     "console.sign_in.public_url": (
-        "list its name in console.allowed_hosts, and its proxy in console.trusted_proxies"
+        "list the host name of the URL in console.allowed_hosts, and the address of the proxy in front "
+        "of the console in console.trusted_proxies"
     ),
     "console.sign_in.scopes": (
-        "openid, profile and email are requested, and the scope of a claim that the provider "
-        "publishes: remove it"
+        "the console always requests openid, profile and email, and also the scope of a claim if the "
+        "provider publishes that scope: remove the setting"
     ),
     "console.tls_certificate_file": "write tls_files = [CERTIFICATE, KEY]",
     "console.tls_key_file": "write tls_files = [CERTIFICATE, KEY]",
@@ -191,7 +195,8 @@ _REPLACEMENTS: Final = {
     "models.thinking_style": "the gateway knows it by the model's name: remove it",
     "models.unasked_service_tier": 'write service_tiers = { unasked = "..." }',
     "models.weight": (
-        "the model's own backend has weight 1: divide the weights of its alternatives by this one"
+        "the model's own backend has weight 1: divide the weight of each alternative by the weight that "
+        "you remove here"
     ),
     "secrets.master_key_env": 'write master_key = "env:NAME"',
     "secrets.master_key_file": 'write master_key = "file:PATH"',

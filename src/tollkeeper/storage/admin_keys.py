@@ -18,7 +18,7 @@ _COLUMNS: LiteralString = """
 
 
 @dataclass(frozen=True, slots=True)
-class PresentedAdminKey:
+class AdminKeyWithDigest:
     """Contains a stored key with its digest. Only authentication may read the digest."""
 
     key: AdminKey
@@ -69,11 +69,11 @@ async def find_anywhere(connection: Connection, key_id: KeyId) -> AdminKey | Non
     return None if row is None else _key(row)
 
 
-async def find_by_digests(trips: RoundTrips, digests: list[bytes]) -> list[PresentedAdminKey]:
+async def find_by_digests(trips: RoundTrips, digests: list[bytes]) -> list[AdminKeyWithDigest]:
     """Returns the keys with these digests, in any order."""
     lookup = _FIND_BY_DIGESTS.bind([f"\\x{digest.hex()}" for digest in digests])
     _, rows = await trips.run(PREFER_INDEX_LOOKUPS, lookup)
-    return [PresentedAdminKey(key=_key(row[:-1]), digest=row[-1]) for row in rows]
+    return [AdminKeyWithDigest(key=_key(row[:-1]), digest=row[-1]) for row in rows]
 
 
 _FIND_BY_DIGESTS = Statement(

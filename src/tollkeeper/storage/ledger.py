@@ -161,6 +161,7 @@ _READ_CLOCK_AND_KEYS = Statement(
            to_char(statement_timestamp() AT TIME ZONE 'UTC', 'YYYYMM')::integer,
            k.organization_id, k.id, k.first_key_id, k.models, k.revoked_at IS NOT NULL,
            k.suspended_at IS NOT NULL, coalesce(k.expires_at <= clock_timestamp(), false)
+    -- One row, so that the time is returned even if no key is found.
     FROM (SELECT) AS always
     LEFT JOIN project_keys k ON k.organization_id = ANY (%s) AND k.id = ANY (%s)
     """,
@@ -168,11 +169,11 @@ _READ_CLOCK_AND_KEYS = Statement(
 # Reads the projects of the batch, and the projects that have rows in `unfolded`: resolutions, and
 # marks of unsettled calls (of unknown cost), that are not yet added to the accounts. Each row of
 # `unfolded` is folded only once, because this statement deletes the row. `was_unsettled` is true if
-# this statement sees a mark of the resolved reservation. Such a mark was folded before, or this
-# statement folds it too. Marks come first (`ORDER BY f.kind DESC`), because the resolution of a
-# marked reservation reduces the unsettled amount. If an organization has period caps (its
-# `spending_day` is set), each reservation is a separate fold, because the caps need the
-# reservation's day and key.
+# this statement sees a mark of the resolved reservation. The amount of such a mark is already in
+# the unsettled amount, or its row is among the rows that this statement returns. Marks come first
+# (`ORDER BY f.kind DESC`), because the resolution of a marked reservation reduces the unsettled
+# amount. If an organization has period caps (its `spending_day` is set), each reservation is a
+# separate fold, because the caps need the reservation's day and key.
 _PROJECTS_AND_FOLDS = Statement(
     "tollkeeper_projects_and_folds",
     """

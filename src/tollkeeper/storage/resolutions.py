@@ -1,5 +1,5 @@
-"""Contains the SQL that ends reservations: resolves each reservation once (settles or releases it),
-or marks it as unsettled (of unknown cost) until it is resolved.
+"""Contains the SQL that resolves reservations (settles or releases each of them once), and the SQL
+that marks reservations as unsettled (of unknown cost).
 
 Rare statements are not prepared, so that the server plans them each time for the current table
 sizes. The module `planning` describes the statements that run for every call.
@@ -29,7 +29,7 @@ _RESOLVE = Statement(
     WITH clock AS (
         SELECT now, cap_spending_day(NULL, now) AS today, ledger_open_day() AS open_day
         FROM (SELECT clock_timestamp() AS now) AS one
-    ), given AS (
+    ), input AS (
         SELECT *, reservation_id AS id FROM json_to_recordset(%s::json) AS g
             (organization_id uuid, reservation_id uuid, kind text, resolved_by text,
             """  # noqa: S608 - built from constants of the program
@@ -41,7 +41,7 @@ _RESOLVE = Statement(
                """
     + total("g.")
     + """ AS total
-        FROM given g JOIN reservations r USING (organization_id, id)
+        FROM input g JOIN reservations r USING (organization_id, id)
         -- All ids lie between these two, so that PostgreSQL does not open partitions of other months.
         WHERE r.id BETWEEN %s::uuid AND %s::uuid
     ), resolved AS (
@@ -66,7 +66,7 @@ _RESOLVE = Statement(
     ), over AS (
         INSERT INTO overages (organization_id, reservation_id, amount)
         SELECT organization_id, id, total - hold FROM fresh WHERE total > hold
-    ), given_back AS (
+    ), to_fold AS (
         INSERT INTO unfolded (organization_id, reservation_id, kind, project_id, month, hold,
                               overage_max, settled, overage)
         SELECT organization_id, id, 'resolved', project_id, month, hold, overage_max,

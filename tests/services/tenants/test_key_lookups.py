@@ -12,7 +12,7 @@ from tollkeeper.services.tenants.authentication import Authentication
 from tollkeeper.services.tenants.key_lookups import KeyLookups
 from tollkeeper.services.tenants.key_use import KeyUse
 from tollkeeper.storage import admin_keys, project_keys
-from tollkeeper.storage.admin_keys import PresentedAdminKey
+from tollkeeper.storage.admin_keys import AdminKeyWithDigest
 from tollkeeper.storage.database import RoundTrips
 from tollkeeper.storage.project_keys import PresentedProjectKey
 
@@ -92,7 +92,7 @@ async def test_admin_keys_are_looked_up_together_too(
     batches: list[int] = []
     find = admin_keys.find_by_digests
 
-    async def counted(trips: RoundTrips, digests: list[bytes]) -> list[PresentedAdminKey]:
+    async def counted(trips: RoundTrips, digests: list[bytes]) -> list[AdminKeyWithDigest]:
         batches.append(len(digests))
         return await find(trips, digests)
 

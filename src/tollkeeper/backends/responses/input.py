@@ -37,7 +37,8 @@ class Input:
     """Collects the instructions and the input items of one request."""
 
     def __init__(self) -> None:
-        # The text of the first turn, if this turn is a system turn that contains only text.
+        # The text of the first turn, if this turn is a system turn that is empty or consists of a
+        # single plain text.
         self.instructions: str | None = None
         self.items: list[FreeObject] = []
         self._reasoning_items = 0

@@ -48,7 +48,7 @@ class ResponseGate:
         self._text = AnswerText()
         self._judged_length = 0
         self._held_events: list[Event] = []
-        self._is_holding = False
+        self._has_held_back = False
         self._is_finished = False
 
     async def take(self, batch: Batch) -> None:
@@ -62,7 +62,7 @@ class ResponseGate:
             await self._sink.take(batch)
             return
         self._hold(batch)
-        if self._may_release():
+        if self._should_judge_now():
             await self._judge_and_release(self._enforcing)
 
     async def finish(self) -> None:
@@ -91,11 +91,13 @@ class ResponseGate:
 
     def _hold(self, batch: Batch) -> None:
         self._held_events += batch
-        if not self._is_holding:
-            self._is_holding = True
+        if not self._has_held_back:
+            self._has_held_back = True
             self._sink.held_back()
 
-    def _may_release(self) -> bool:
+    def _should_judge_now(self) -> bool:
+        """Tells whether a segment is complete. Without enforcing policies, no segment is judged; then
+        tells whether the request check has ended."""
         if not self._enforcing:
             assert self._request_check is not None
             return self._request_check.done()

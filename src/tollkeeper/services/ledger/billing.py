@@ -76,7 +76,7 @@ class OverageUse:
     bound_picousd: int | None
     # True if the bound is the default of the settings.
     is_default: bool
-    # True if the balance fell below the bound. Then no call is admitted until an operator runs
+    # True if the balance fell below minus the bound. Then no call is admitted until an operator runs
     # `overage clear`.
     stopped: bool
 

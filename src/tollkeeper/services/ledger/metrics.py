@@ -35,7 +35,8 @@ _NEGATIVE = Gauge(
 )
 _STOPPED = Gauge(
     "tollkeeper_stopped_accounts",
-    "Organizations whose calls are stopped, because their balance fell below the overage bound.",
+    "Organizations whose calls are stopped, because their balance fell below zero by more than the "
+    "overage bound.",
     multiprocess_mode=_LAST_WRITTEN,
 )
 _HELD = Gauge(
