@@ -392,7 +392,7 @@ _ANONYMOUS = Identity()
 
 
 class Option(msgspec.Struct, frozen=True, gc=False):
-    """Represents a request field that the interface does not define. The model's `options` map the
+    """Represents a request field that not every backend supports. The model's `options` map the
     option's name to a field of the backend's request. A model without an entry for the name does
     not support the option. `value` is a JSON value."""
 

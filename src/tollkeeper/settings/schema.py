@@ -455,12 +455,12 @@ class ModelSettings(PricesSettings):
     token_bounds: TokenBoundsSettings = Field(default={}, validate_default=True)
     # Maps each tool that the provider runs to the price in USD of a request that offers this tool.
     tool_prices: dict[Name, str] = {}
-    # Maps request fields that the interface does not define to request fields of the backend.
+    # Maps options (request fields that not every backend supports) to request fields of the backend.
     options: dict[str, str] = {}
-    # Only for the Messages protocol: whether the client ("caller"), the gateway ("5m", "1h") or
-    # neither ("off") marks the parts of a prompt that the provider caches.
+    # Only for Anthropic's protocols and `converse`: whether the client ("caller"), the gateway ("5m",
+    # "1h") or neither ("off") marks the parts of a prompt that the provider caches.
     prompt_caching: Literal["off", "caller", "5m", "1h"] = "caller"
-    # Only for the Messages protocol: beta flags of clients that are forwarded to the backend.
+    # Only for Anthropic's protocols: beta flags of clients that are forwarded to the backend.
     beta_flags: tuple[BetaFlag, ...] = Field(default=(), max_length=64)
     # Other backends that may serve the model.
     alternatives: tuple[AlternativeSettings, ...] = Field(default=(), max_length=16)
