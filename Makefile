@@ -35,7 +35,7 @@ serve: $(INSTALLED) ## run the service with embedded database and engine, and pr
 	@$(BIN)/tollkeeper demo
 
 test: $(INSTALLED) ## run the tests, without the slow ones of make prove
-	$(BIN)/python -m pytest -q -n 3 --dist worksteal --ignore tests/test_tidy.py $(ARGS)
+	$(BIN)/python -m pytest -q -n 4 --dist worksteal --ignore tests/test_tidy.py $(ARGS)
 
 check: $(INSTALLED) ## format, lint, types, layers, versions with known faults
 	$(BIN)/ruff format --check src tests bench tools

@@ -26,7 +26,7 @@ def test_every_order_passes(proof: Proof) -> None:
         began = time.monotonic()
         done = subprocess.run(
             [
-                *(sys.executable, "-m", "pytest", "-q", "-n", "3", "--dist", "worksteal"),
+                *(sys.executable, "-m", "pytest", "-q", "-n", "4", "--dist", "worksteal"),
                 *(f"--randomly-seed={seed}", "-p", "no:cacheprovider"),
                 "--ignore=tests/test_tidy.py",
             ],
