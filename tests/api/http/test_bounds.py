@@ -231,7 +231,8 @@ _ROOM = 100_000
 
 
 @given(
-    sizes=st.lists(st.integers(1, _ROOM), min_size=1, max_size=8), piece=st.integers(1_000, _ROOM)
+    sizes=st.lists(st.integers(200, _ROOM), min_size=1, max_size=8),
+    piece=st.integers(1_000, _ROOM),
 )
 def test_no_number_of_organizations_takes_all_of_the_room(sizes: list[int], piece: int) -> None:
     """Tests organizations that send bodies of one size, which grow in steps, until they are rejected."""
