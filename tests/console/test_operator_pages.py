@@ -1,5 +1,6 @@
 """Tests pages that operators use rarely: months, bills, checks, renaming, people and the audit."""
 
+import asyncio
 import csv
 import gzip
 import hashlib
@@ -24,6 +25,7 @@ from tests.support.ledger_months import NOW, OldBooks, busy
 from tollkeeper.console.sessions import COOKIE
 from tollkeeper.domain.months import Month
 from tollkeeper.domain.people import Person, Role
+from tollkeeper.services.audit import Audit
 
 
 @pytest.fixture
@@ -33,7 +35,7 @@ async def operator(site: ConsoleSite) -> AsyncIterator[httpx2.AsyncClient]:
         yield client
 
 
-async def test_a_bill_is_compared_with_the_books(
+async def test_a_bill_is_compared_with_the_ledger(
     operator: httpx2.AsyncClient, site: ConsoleSite
 ) -> None:
     sent = await form_fields(operator, "bill") | {
@@ -177,6 +179,35 @@ async def test_an_old_month_is_closed_verified_exported_and_dropped(
     page = (await owner.get("/months")).text
     assert ">dropped</span>" in page
     assert file not in page
+
+
+async def test_the_audit_has_one_entry_for_the_export_of_a_month(
+    owner: httpx2.AsyncClient, old: OldBooks
+) -> None:
+    month = NOW.plus(-3)
+    path, file = f"/months/{month}", f"/months/{month}.csv.gz"
+
+    async def operations() -> list[str]:
+        audit = Audit(old.process.database, lambda: 0, retention_days=1)
+        page = await audit.audit_list(object_id=str(month))
+        return [entry.change.operation for entry in reversed(page.entries)]
+
+    asked = await _send(owner, "/months/close", "close")
+    await owner.post("/months/close", data=hidden_fields(asked.text))
+    # A download changes nothing, and the file may not arrive. So it is not an export yet.
+    text = gzip.decompress((await owner.get(file)).content)
+    assert (await owner.get(file)).status_code == 200
+    name = {"file_name": "old.csv.gz"}
+    wrong = await _send(owner, f"{path}/exported", "wrong", **name, sha256="0" * 64)
+    assert wrong.status_code == 400
+    assert await operations() == ["ledger_close"]
+    sent = name | {"sha256": hashlib.sha256(text).hexdigest()}
+    answers = await asyncio.gather(
+        *(_send(owner, f"{path}/exported", f"exported {number}", **sent) for number in range(3))
+    )
+    assert {answer.status_code for answer in answers} == {303}
+    assert (await owner.get(file)).status_code == 200
+    assert await operations() == ["ledger_close", "ledger_exported"]
 
 
 async def test_steps_of_an_old_month_are_refused_in_another_order(
