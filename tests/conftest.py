@@ -28,7 +28,7 @@ pytest_plugins = [
 ]
 
 # The number of examples for each property test: by default, and with --slow or --prove.
-_EXAMPLES, _EXAMPLES_SLOW = 40, 100
+_EXAMPLES, _EXAMPLES_SLOW = 30, 100
 
 
 def pytest_configure(config: pytest.Config) -> None:
