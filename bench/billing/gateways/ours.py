@@ -54,6 +54,8 @@ _NATIVE = {
     "converse": ("bearer", "", "serviceTier.type"),
     "bedrock_messages": ("bearer", "", "service_tier"),
 }
+# The presets of providers with a billing rule of their own. The other providers need only a protocol.
+_PRESETS = {"OpenRouter": "openrouter", "vLLM": "vllm"}
 _BOOKS = """
     SELECT r.model, r.id::text, r.hold, d.kind, d.estimated, m.reason AS unsettled,
         d.prompt, d.completion, d.input_cache_read, d.input_cache_write, d.input_audio,
@@ -272,6 +274,9 @@ def _backend(scenario: Scenario, name: str, provider: int) -> dict[str, Any]:
         backend["urls"] = [url, url.replace("127.0.0.1", "localhost")]
     if scenario.fault.stalls:
         backend["idle_timeout_s"] = 5
+    if scenario.provider in _PRESETS:
+        preset = _PRESETS[scenario.provider]
+        backend |= {"preset": preset, "api_key_env": "", "tokenize_path": "none"}
     if credential:
         backend |= {"tokenize_path": "none", "credential": credential}
     return backend

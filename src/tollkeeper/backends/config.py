@@ -67,6 +67,20 @@ class Tokenizer(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class BillingRules:
+    """Says how a provider bills answers that fail. The defaults are for a provider that publishes no
+    rule. Only a preset sets other rules."""
+
+    # The finish reason of a chat answer for whose tokens the provider bills nothing.
+    free_finish: str | None = None
+    # Whether the last running total of a stream that breaks off is the bill.
+    bills_running_totals: bool = False
+
+
+NO_BILLING_RULES = BillingRules()
+
+
+@dataclass(frozen=True, slots=True)
 class BackendConfig:
     """Configures one backend: its replicas, which serve the same models, and the limits of every
     request. Fields with a default value cannot be changed by settings, because an operator would
@@ -122,6 +136,7 @@ class BackendConfig:
     record_bytes_max: int
     # The maximum number of connections to each replica, from each process.
     connections_max: int
+    billing_rules: BillingRules
 
     # The longest time for a token count request. After this time, the gateway estimates the size of
     # the prompt.

@@ -94,7 +94,9 @@ class StreamReader(ABC):
 
     def end_body(self) -> list[Event]:
         ended = "The backend's stream ended before the answer was complete."
-        self.fail(BackendFailed(ended, charged=True))
+        failure = BackendFailed(ended, charged=True)
+        failure.backend_ended_answer = True
+        self.fail(failure)
         return []
 
     def open_relay(

@@ -160,6 +160,8 @@ class _FanOutCall:
         if not self._produced and not failure.charged:
             await asyncio.wait(self._tasks, timeout=_FAILURE_WAIT_S)
         failure.charged = self._produced or any(map(_may_have_been_charged, self._tasks))
+        # The backend bills the other parts.
+        failure.tokens_are_free = False
         raise failure
 
     async def _stop(self) -> None:

@@ -10,7 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tollkeeper.backends.config import OutputLimitField, Tokenizer, WireProtocol
+from tollkeeper.backends.config import (
+    NO_BILLING_RULES,
+    BillingRules,
+    OutputLimitField,
+    Tokenizer,
+    WireProtocol,
+)
 from tollkeeper.backends.credentials import CredentialKind
 
 
@@ -48,6 +54,7 @@ class Preset:
     # The maximum number of input tokens for one image, for the hold (the amount that is reserved
     # before a call). None means the maximum of all published model families.
     tokens_per_image: int | None = None
+    billing_rules: BillingRules = NO_BILLING_RULES
 
     def settings(self) -> dict[str, Any]:
         """Returns the preset as backend settings, by their names in the settings file."""
@@ -201,6 +208,7 @@ PRESETS: Mapping[str, Preset] = {
         output_limit_field=OutputLimitField.MAX_TOKENS,
         include_usage=False,
         native_n=False,
+        billing_rules=BillingRules(free_finish="error"),
     ),
     "perplexity": Preset(
         url="https://api.perplexity.ai/v1",
@@ -251,6 +259,8 @@ PRESETS: Mapping[str, Preset] = {
     "vllm": Preset(
         address_form="http://HOST:8000/v1",
         tokenizer=Tokenizer.VLLM,
+        # The operator runs the server and pays for no tokens, so its counts are the bill.
+        billing_rules=BillingRules(bills_running_totals=True),
     ),
     "sglang": Preset(
         address_form="http://HOST:30000/v1",

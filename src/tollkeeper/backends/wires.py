@@ -44,4 +44,4 @@ def _chat_wire(config: BackendConfig) -> ChatWire:
         omitted=config.omitted_fields,
     )
     # `encode_request` detects the OpenAI dialect by identity, which is faster than comparing fields.
-    return ChatWire(OPENAI_DIALECT if dialect == OPENAI_DIALECT else dialect)
+    return ChatWire(OPENAI_DIALECT if dialect == OPENAI_DIALECT else dialect, config.billing_rules)

@@ -5,7 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tollkeeper.backends.absent import AbsentBackend
-from tollkeeper.backends.config import BackendConfig, OutputLimitField, Tokenizer, WireProtocol
+from tollkeeper.backends.config import (
+    NO_BILLING_RULES,
+    BackendConfig,
+    OutputLimitField,
+    Tokenizer,
+    WireProtocol,
+)
 from tollkeeper.backends.credentials import CredentialKind, read_key
 from tollkeeper.backends.fan_out import FanOutBackend
 from tollkeeper.backends.port import Backend
@@ -154,6 +160,7 @@ def backend_config(
     protocol = WireProtocol(declared.protocol)
     has_large_records = writes_images or protocol is WireProtocol.RESPONSES
     access = _access(declared, engine)
+    preset = PRESETS.get(declared.preset)
     # `declared.fields` maps a request field to the backend's name for the field, to False (the field is
     # rejected) or to "" (the field is omitted). A name for the cache salt is left out, because clients must
     # not choose the salt: the gateway itself writes the salt into each request.
@@ -188,6 +195,7 @@ def backend_config(
         tokenize_path=declared.tokenize_path or None,
         record_bytes_max=_LARGE_RECORD_BYTES_MAX if has_large_records else _RECORD_BYTES_MAX,
         connections_max=declared.connections,
+        billing_rules=preset.billing_rules if preset else NO_BILLING_RULES,
     )
 
 

@@ -30,6 +30,12 @@ RETRY_AFTER_S_MAX = 120
 class TollkeeperError(Exception):
     """The operation was refused or failed."""
 
+    # Whether the backend bills no tokens for the answer that failed, even if output was received.
+    tokens_are_free = False
+    # Whether the backend itself ended the incomplete answer, without an error. Its last usage report
+    # is then its bill.
+    backend_ended_answer = False
+
     def __init__(
         self,
         message: str | None = None,

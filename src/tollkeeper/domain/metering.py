@@ -33,7 +33,7 @@ _PRICE_TOLERANCE_DIVISOR = 100
 
 class Charge(msgspec.Struct, frozen=True, gc=False):
     """Contains the usage to charge. `estimated` means that the gateway's own count replaced a
-    missing or wrong count of the backend."""
+    missing or wrong count of the backend, or that the answer broke off after a running total."""
 
     usage: Usage
     estimated: bool
@@ -157,9 +157,10 @@ class Meter(msgspec.Struct):
     def _image_tokens(self) -> int:
         return self._images * _TOKENS_PER_IMAGE
 
-    def charge(self) -> Charge:
+    def charge(self, *, broke_off: bool = False) -> Charge:
         """Returns the usage to charge: the backend's count if there is one, otherwise the gateway's
-        own count. The gateway's count also replaces zero output tokens if output was received."""
+        own count. The gateway's count also replaces zero output tokens if output was received. If
+        the answer broke off, a running total is an estimate, because the backend may bill more."""
         usage = self.usage
         parts = () if self.report is None else self.report.parts or ()
         if usage is None:
@@ -175,7 +176,8 @@ class Meter(msgspec.Struct):
                 # gets all counted tokens.
                 parts=(_with_completion(parts[0], counted), *parts[1:]) if parts else (),
             )
-        return Charge(usage, estimated=False, parts=parts)
+        is_partial = broke_off and self.report is not None and self.report.is_running_total
+        return Charge(usage, estimated=is_partial, parts=parts)
 
     @property
     def _output_limit(self) -> int:

@@ -86,6 +86,9 @@ class ReportedUsage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     # Image tokens in the completion.
     output_image_tokens: int | None = None
     service_tier: str | None = None
+    # Whether the report counts only the tokens so far. If the answer then breaks off, the backend
+    # may bill more tokens.
+    is_running_total: bool = False
     # The usage of each answer, if the report is about several answers. All other counts are then
     # None.
     parts: tuple[Usage, ...] | None = None

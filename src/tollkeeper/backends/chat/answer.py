@@ -15,6 +15,7 @@ from tollkeeper.backends.answer_json import (
     value_or_none,
 )
 from tollkeeper.backends.chat.usage import read_chat_usage
+from tollkeeper.backends.config import BillingRules
 from tollkeeper.domain.inference import (
     Annotation,
     Delta,
@@ -214,6 +215,14 @@ def delta_of_completion(choice: _CompleteChoice) -> Delta:
     if message is None:
         raise MalformedAnswer("a choice has no message")
     return _delta(choice.index, message, choice.logprobs, choice.finish_reason)
+
+
+def has_free_finish(answer: Chunk | Completion, rules: BillingRules) -> bool:
+    """Tells whether a choice of the answer ends with the finish reason for which the backend bills no
+    tokens."""
+    return rules.free_finish is not None and any(
+        choice.finish_reason == rules.free_finish for choice in answer.choices or ()
+    )
 
 
 def has_output(delta: Delta) -> bool:

@@ -16,17 +16,19 @@ from tollkeeper.backends.chat.answer import (
     chunk_usage,
     decode_chunk,
     delta_of_chunk,
+    has_free_finish,
     has_output,
     opened,
     text_piece,
 )
 from tollkeeper.backends.chat.text_relay import TextRelay
+from tollkeeper.backends.config import NO_BILLING_RULES, BillingRules
 from tollkeeper.backends.event_reader import StreamReader, pieces_max
 from tollkeeper.backends.port import TextWriter
 from tollkeeper.backends.refusals import refusal_record
 from tollkeeper.backends.transport.framing import RecordParser
 from tollkeeper.domain.errors import BackendFailed
-from tollkeeper.domain.inference import Call, Delta
+from tollkeeper.domain.inference import Call, Delta, UsageReport
 
 _DONE = b"[DONE]"
 
@@ -35,8 +37,15 @@ class AnswerStream(StreamReader):
     """Holds the state of one streamed answer. An error record ends the answer: the reader does not wait
     for a later usage report."""
 
-    def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        call: Call,
+        *,
+        secrets: tuple[str, ...] = (),
+        billing_rules: BillingRules = NO_BILLING_RULES,
+    ) -> None:
         super().__init__(call, secrets=secrets)
+        self._billing_rules = billing_rules
         self.pieces_max = pieces_max(call.output_tokens_held)
         # For each choice: the number of pieces so far, and whether the choice has finished.
         self.pieces = [0] * call.choices
@@ -94,8 +103,9 @@ class AnswerStream(StreamReader):
                 self._events.append(Delta(index, text))
                 return
         record = error_record(chunk.error)
-        if record is not None:
-            self._read_failure(chunk, record)
+        is_free = has_free_finish(chunk, self._billing_rules)
+        if record is not None or is_free:
+            self._read_failure(chunk, record, is_free=is_free)
             return
         self._open(chunk)
         for choice in chunk.choices or ():
@@ -113,12 +123,19 @@ class AnswerStream(StreamReader):
         report = chunk_usage(chunk, self._service_tier)
         if report is not None:
             self.accepted = True
-            self._events.append(report)
+            self._events.append(self._marked(report))
 
-    def _read_failure(self, chunk: Chunk, record: Any) -> None:
+    def _marked(self, report: UsageReport) -> UsageReport:
+        """Marks a report that came before the end of the answer as a running total, unless the
+        backend bills running totals."""
+        if report.usage is None or self._billing_rules.bills_running_totals or all(self.finished):
+            return report
+        return UsageReport(replace(report.usage, is_running_total=True))
+
+    def _read_failure(self, chunk: Chunk, record: Any, *, is_free: bool) -> None:
         """Reads an error record. Such a record may also contain the last output of the answer, and
         usage that means that the call is charged. Both are emitted. A delta that only ends a choice
-        is not output."""
+        is not output. `is_free` means that the backend bills no tokens for the answer."""
         self._open(chunk)
         for choice in chunk.choices or ():
             if 0 <= choice.index < len(self.finished) and not self.finished[choice.index]:
@@ -131,6 +148,7 @@ class AnswerStream(StreamReader):
             if self.accepted
             else refusal_record(record, secrets=self._secrets)
         )
+        failure.tokens_are_free = is_free
         report = chunk_usage(chunk, self._service_tier)
         if report is not None and usage_means_charge(report):
             self.accepted = True

@@ -15,6 +15,7 @@ from tollkeeper.backends.chat.answer import (
     Completion,
     decode_completion,
     delta_of_completion,
+    has_free_finish,
     has_output,
     opened,
     usage_report,
@@ -22,6 +23,7 @@ from tollkeeper.backends.chat.answer import (
 from tollkeeper.backends.chat.dialect import OPENAI_DIALECT, ChatDialect
 from tollkeeper.backends.chat.request import encode_request
 from tollkeeper.backends.chat.stream import AnswerStream
+from tollkeeper.backends.config import NO_BILLING_RULES, BillingRules
 from tollkeeper.backends.refusals import refusal_record
 from tollkeeper.backends.transport.framing import Framing
 from tollkeeper.backends.wire import AnswerReader, WholeAnswer
@@ -36,8 +38,13 @@ class ChatWire:
     headers: Mapping[str, str] = {}
     framing = Framing.SERVER_SENT_EVENTS
 
-    def __init__(self, dialect: ChatDialect = OPENAI_DIALECT) -> None:
+    def __init__(
+        self,
+        dialect: ChatDialect = OPENAI_DIALECT,
+        billing_rules: BillingRules = NO_BILLING_RULES,
+    ) -> None:
         self._dialect = dialect
+        self._billing_rules = billing_rules
 
     def path_for(self, model: Model, *, stream: bool) -> str:
         return "chat/completions"
@@ -48,8 +55,11 @@ class ChatWire:
     def read_whole(self, call: Call, body: bytes, *, secrets: tuple[str, ...]) -> WholeAnswer:
         completion = decode_completion(body)
         record = error_record(completion.error)
-        if record is not None:
-            return _failed_answer(call, completion, refusal_record(record, secrets=secrets))
+        is_free = has_free_finish(completion, self._billing_rules)
+        if record is not None or is_free:
+            refusal = refusal_record(record, secrets=secrets)
+            refusal.tokens_are_free = is_free
+            return _failed_answer(call, completion, refusal)
         events: list[Event] = [opened(completion)]
         seen_choices: set[int] = set()
         unfinished = call.choices
@@ -75,7 +85,7 @@ class ChatWire:
         return usage_report(usage_only.usage, usage_only.tier)
 
     def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
-        return AnswerStream(call, secrets=secrets)
+        return AnswerStream(call, secrets=secrets, billing_rules=self._billing_rules)
 
 
 def _failed_answer(call: Call, completion: Completion, refusal: TollkeeperError) -> WholeAnswer:
@@ -93,7 +103,9 @@ def _failed_answer(call: Call, completion: Completion, refusal: TollkeeperError)
         events.append(report)
     if len(events) == 1:
         raise refusal
+    failure = refusal
     if deltas:
-        refusal = BackendFailed("The backend failed while it was answering.")
-    refusal.charged = True
-    return WholeAnswer(events, refusal)
+        failure = BackendFailed("The backend failed while it was answering.")
+        failure.tokens_are_free = refusal.tokens_are_free
+    failure.charged = True
+    return WholeAnswer(events, failure)

@@ -212,7 +212,8 @@ class GeminiAnswer(EventReader):
         raw_usage = value_or_none(usage)
         if raw_usage is None:
             if searches:
-                self._events.append(UsageReport(ReportedUsage(web_searches=searches)))
+                so_far = ReportedUsage(web_searches=searches, is_running_total=not is_final)
+                self._events.append(UsageReport(so_far))
             return
         report = read_usage(decode_any(raw_usage), is_final=is_final, searches=searches)
         # Even a running total shows that the backend has run the call, if the total is readable.

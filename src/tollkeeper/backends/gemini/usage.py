@@ -58,6 +58,7 @@ def _read(reported: FreeObject, is_final: bool, searches: int) -> ReportedUsage:
         output_audio_tokens=_of_modality(_AUDIO, reported, "candidatesTokensDetails"),
         output_image_tokens=images,
         service_tier=_service_tier(reported),
+        is_running_total=not is_final,
         # The details that clients see have the names of the chat protocol.
         prompt_details=_without_missing(prompt_details),
         completion_details=_without_missing({"reasoning_tokens": thoughts, "image_tokens": images}),

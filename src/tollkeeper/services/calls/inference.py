@@ -27,6 +27,7 @@ from tollkeeper.domain.metering import Meter
 from tollkeeper.domain.policy import Direction
 from tollkeeper.domain.policy_set import NO_POLICIES
 from tollkeeper.domain.pricing import Bounds
+from tollkeeper.domain.prompt import File
 from tollkeeper.domain.transcript import Transcript, transcript
 from tollkeeper.runtime.large_requests import run_in_thread
 from tollkeeper.services.calls.admission import Admission
@@ -297,6 +298,9 @@ class Inference:
         if error is not None and not isinstance(error, TollkeeperError):
             # The gateway itself failed, so it is unknown how much the backend has generated.
             resolution_written = admission.leave_unsettled(tab, _GATEWAY_FAILED)
+        elif error is not None and error.tokens_are_free and not _may_cost_fees(tab):
+            error.charged = False
+            cost, resolution_written = self._release(tab)
         elif (
             error is None
             or meter.has_begun
@@ -306,7 +310,8 @@ class Inference:
             # The delivered output or the reported usage determines the cost.
             if error is not None:
                 error.charged = True
-            charge = tab.charge = meter.charge()
+            broke_off = error is not None and not error.backend_ended_answer
+            charge = tab.charge = meter.charge(broke_off=broke_off)
             if meter.reported_impossible_usage:
                 resolution_written = admission.leave_unsettled(tab, _IMPOSSIBLE_USAGE)
             elif meter.prompt_is_unknown:
@@ -317,9 +322,7 @@ class Inference:
             # The backend may have generated an answer of unknown size.
             resolution_written = admission.leave_unsettled(tab, error.message)
         else:
-            cost, resolution_written = admission.release(tab)
-            if cost is None:
-                tab.state = SettlementState.RELEASED
+            cost, resolution_written = self._release(tab)
         wait_until_min = asyncio.get_running_loop().time() + _SETTLEMENT_S_MIN
         try:
             with tab.waiting_until(max(tab.deadline, wait_until_min), slack_s=_SETTLEMENT_S_MIN):
@@ -331,6 +334,28 @@ class Inference:
         if cost is not None:
             tab.cost_picousd = cost
             tab.state = SettlementState.SETTLED
+
+    def _release(self, tab: Tab) -> tuple[int | None, asyncio.Future[bool]]:
+        """Releases the hold of a free call. Returns the result of `Admission.release`."""
+        cost, written = self._admission.release(tab)
+        if cost is None:
+            tab.state = SettlementState.RELEASED
+        return cost, written
+
+
+def _may_cost_fees(tab: Tab) -> bool:
+    """Tells whether the backend may bill a failed answer although its tokens are free: it may have
+    used tools or converted files, or its report states a price or is impossible."""
+    hold, meter = tab.hold, tab.meter
+    assert hold is not None
+    assert meter is not None
+    report = meter.report
+    return (
+        hold.bounds.web_searches > 0
+        or any(isinstance(part, File) for part in tab.call.prompt.media)
+        or (report is not None and bool(report.cost_picousd or report.web_searches))
+        or meter.reported_impossible_usage
+    )
 
 
 async def _large_transcript(tab: Tab) -> Transcript:
