@@ -16,7 +16,7 @@ _FAULTS = json.loads((_HERE / "faults.json").read_text())
 # The sources that say what a fault does to the bill.
 FAULT_SOURCES: dict[str, dict[str, Any]] = _FAULTS["sources"]
 # An exchange whose `who` contains one of these comes from a proxy or imitation, not a provider.
-_INVENTED = ("proxy", "imitation", "A server behind", "LiteLLM")
+_INVENTED = ("proxy", "imitation", "A server behind")
 _INVENTED_REASON = (
     "it is the shape of a proxy, or of a server that imitates a provider's API; neither has a published "
     "price rule"
