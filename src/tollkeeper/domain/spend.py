@@ -48,7 +48,8 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
         )
 
     def under(self, cap: Cap) -> PeriodCap:
-        """Returns the cap with the held and settled amounts that count for it."""
+        """Returns the monthly or total cap with the held and settled amounts that count for it, in the
+        same form as caps of other periods. The period of a total cap has the number 0."""
         if cap.period is CapPeriod.MONTH:
             counted = (self.month, self.month_held_picousd, self.month_settled_picousd)
         else:

@@ -39,7 +39,8 @@ _HOLD_AGE_S_MAX = 6.0
 class WorkerReport:
     """Tells whether the worker can write holds, according to `services.ledger.hold_writes`."""
 
-    # Seconds from the last successful write or test of a hold to this report; None if never.
+    # Seconds from the last time that the worker wrote a hold, or checked that it could write one, to
+    # this report; None if never.
     written_s_ago: float | None
     # The reason why the worker's last attempt failed; None if it succeeded.
     failure: str | None

@@ -64,7 +64,7 @@ _encode = msgspec.json.Encoder().encode
 
 def generate_request(call: Call, *, extra: Mapping[str, Any], sends_ids: bool) -> FreeObject:
     """Builds the body of the request. Always sends the output limit. The body does not contain the
-    model, because the path does."""
+    model, because the path does. `sends_ids` tells whether tool calls are sent with their ids."""
     prompt = call.prompt
     refuse_unsupported(
         prompt, sampling=SAMPLING_PARAMETERS, output_modalities=OUTPUT_MODALITIES, json_output=True
@@ -92,8 +92,8 @@ def generate_request(call: Call, *, extra: Mapping[str, Any], sends_ids: bool) -
 
 
 def count_request(call: Call, *, sends_ids: bool) -> FreeObject:
-    """Builds the body of the token count request. Raises OptionUnsupported for tools of a Messages
-    request that the provider runs (`server_tools`), because this protocol does not have them."""
+    """Builds the body of the token count request. Raises OptionUnsupported if a Messages request has
+    `server_tools` (tools that the provider runs), because this protocol has no such tools."""
     if call.prompt.server_tools:
         raise OptionUnsupported(
             "The backend cannot count the tokens of server-side tools.", param="tools"

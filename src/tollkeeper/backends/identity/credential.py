@@ -1,5 +1,5 @@
-"""Implements the credentials (`backends/credentials`) for identities, the gateway's accounts at
-providers: a bearer token, or a signature of each request.
+"""Implements the two kinds of credentials (`backends/credentials`) for an identity, which is the
+gateway's account at a provider: a bearer token, and a signature of each request.
 
 The libraries of the providers block, so each attempt to obtain a token runs in a thread. A library
 that hangs occupies at most one thread per credential, and does not prevent the process from ending.
@@ -52,8 +52,9 @@ class _ThreadedObtain(Generic[_Value]):
         self._thread: threading.Thread | None = None
 
     async def __call__(self, deadline: float) -> Expiring[_Value]:
-        """Obtains a token or keys. Raises IdentityFailure. The caller has to set a timeout. The
-        thread may still run after the timeout."""
+        """Obtains a token or keys. Raises IdentityFailure. Ignores `deadline`, because a library that
+        blocks cannot be interrupted. So the caller has to set a timeout, and the thread may still
+        run after the timeout."""
         if self._thread is not None and self._thread.is_alive():
             raise IdentityFailure("the previous attempt has not ended")
         result: Future[Expiring[_Value]] = Future()

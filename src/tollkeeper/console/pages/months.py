@@ -43,8 +43,8 @@ async def close(request: Request) -> Response:
             f"Close {month}?",
             "Its rows become immutable, and their totals are written. This cannot be undone.",
             "Close month",
-            # The confirmation closes the month that it names, even if another operator has closed
-            # this month in the meantime: then it is refused.
+            # The form names the month. If another operator has closed this month in the meantime, the
+            # confirmation is refused, and does not close the next month.
             extra_fields={"month": str(month)},
         )
 
