@@ -90,8 +90,8 @@ class Worker:
         # While the process is overloaded, the ledger delivers its results to a few calls at a time.
         ledger.handout.needed = lambda: gate.limit is not None
 
-        # Calls `callback` when the calls that wait now for ledger results have got them, and the
-        # requests that are then waiting to begin have begun.
+        # Runs `callback` after two steps: first, all calls that now wait for ledger results get them;
+        # then all requests that wait at that time begin.
         def call_after_waiting(callback: Callable[[], None]) -> None:
             ledger.handout.call_after_waiting(partial(arrivals.turns.call_after_waiting, callback))
 
@@ -143,7 +143,7 @@ class Worker:
 
     def _stop_as_outdated(self, reason: str) -> None:
         if not self._stopping.is_set():
-            _log.error("this worker stops after its calls", reason=reason)
+            _log.error("this worker stops when its calls have ended", reason=reason)
         self._stopping.set()
 
     async def _follow_instructions(self, instructions: asyncio.StreamReader) -> None:

@@ -281,7 +281,7 @@ async def test_a_forced_contraction_ends_older_gateways(compiled: dict[str, str]
         assert forced == {"revision": "9002"}
         assert await asyncio.to_thread(served.process.wait, 60) == 1
         said = served.log.read_text()
-        assert "this worker stops after its calls" in said
+        assert "this worker stops when its calls have ended" in said
         assert (
             f"newer than this code's {_OLD} and works with code from 9001 on"
             in said.splitlines()[-1]

@@ -52,6 +52,8 @@ class Input(Conversation):
         return [] if block is None else [block]
 
     def answer_blocks(self, turn: Turn) -> list[FreeObject]:
+        """Converts an earlier answer. A seal contains a signature and the part of the answer that the
+        provider has signed: a tool call, a thought, or a section of the text."""
         seals = seals_of(part for part in turn.parts if isinstance(part, Reasoning))
         by_call = {seal.call: seal.signature for seal in seals if seal.call is not None}
         parts: list[FreeObject] = [
@@ -119,7 +121,7 @@ class Input(Conversation):
         name = self._names.get(result.call_id or "")
         if name is None:
             raise InvalidRequest(
-                "No earlier tool call has the id in this output.",
+                "No earlier tool call has the id of this tool output.",
                 param=f"{turn.place}.tool_call_id",
             )
         return {"id": result.call_id, "name": name} if self._sends_ids else {"name": name}
@@ -133,7 +135,7 @@ def _signed_texts(text: str, start: int, seals: list[Seal]) -> list[FreeObject]:
     position = 0
     for seal in sorted(seals, key=lambda seal: seal.text_end):
         end, begin = seal.text_end - start, seal.text_end - seal.text_length - start
-        # A signature at the beginning of this text belongs to the end of the text before it.
+        # A section that ends at the beginning of this text belongs to the preceding text.
         if not position <= begin <= end <= len(text) or (end == 0 and start > 0):
             continue
         if begin > position:

@@ -25,10 +25,10 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
     services = console.services
     backend = optional(request.query_params, "backend")
     backlog = await services.bulk_resolution.ledger_backlog(
-        older_than_s=0, models=_models_on(services, backend)
+        older_than_s=0, models=_models_of_backend(services, backend)
     )
     entries = await services.reconciliation.ledger_unsettled(limit=_SHOWN_MAX)
-    models = _models_on(services, backend)
+    models = _models_of_backend(services, backend)
     names = {one.id: one.name for one in await services.organizations.organization_list()}
     return render(
         request,
@@ -79,7 +79,9 @@ async def resolve(request: Request) -> Response:
         entry = await services.reconciliation.ledger_resolve(
             reservation, settle_picousd=amount, confirmed=True
         )
-        next_page = f"/activity/{reservation}" if form.text("from", default="") else "/unsettled"
+        next_page = (
+            f"/activity/{reservation}" if form.text("from", default="") == "call" else "/unsettled"
+        )
         if amount is None:
             return done(request, next_page, "released", entry.hold_picousd)
         return done(request, next_page, "settled", amount)
@@ -104,7 +106,7 @@ async def resolve_all(request: Request) -> Response:
             raise InvalidRequest("The age must be 0 hours or more.", param="older_than_hours")
         settles = _action(form) is BulkAction.SETTLE_HOLD
         backlog = await services.bulk_resolution.ledger_backlog(
-            older_than_s=hours * 3600, models=_models_of(services, form)
+            older_than_s=hours * 3600, models=_models_of_form(services, form)
         )
         if not backlog.reservations:
             raise StateConflict("No call has been unsettled for that long.")
@@ -126,7 +128,7 @@ async def resolve_all(request: Request) -> Response:
         )
 
     async def handle(form: Form) -> Response:
-        selection = UnsettledSelection(_marked_before(form), models=_models_of(services, form))
+        selection = UnsettledSelection(_marked_before(form), models=_models_of_form(services, form))
         action = _action(form)
         resolved = await services.bulk_resolution.ledger_resolve_all(selection, action)
         name = "all-settled" if action is BulkAction.SETTLE_HOLD else "all-released"
@@ -161,11 +163,11 @@ def _action(form: Form) -> BulkAction:
         raise InvalidRequest("Settle the holds, or release them.", param="how") from None
 
 
-def _models_of(services: Services, form: Form) -> tuple[str, ...] | None:
-    return _models_on(services, form.text("backend", default="") or None)
+def _models_of_form(services: Services, form: Form) -> tuple[str, ...] | None:
+    return _models_of_backend(services, form.text("backend", default="") or None)
 
 
-def _models_on(services: Services, backend: str | None) -> tuple[str, ...] | None:
+def _models_of_backend(services: Services, backend: str | None) -> tuple[str, ...] | None:
     if backend is None:
         return None
     models = services.catalog.catalog.models

@@ -36,7 +36,8 @@ class AdministrationRate:
             self._require_rate(organization_id)
 
     def take(self, organization_id: OrganizationId, presented_key: str) -> None:
-        """Counts a request with a valid key. Raises RateLimited if the rate is used up."""
+        """Counts a request with a valid key, and remembers the organization of the key for
+        `require_room`. Raises RateLimited if the rate is used up."""
         digest = key_digest(presented_key)
         self._organizations[digest] = organization_id
         self._organizations.move_to_end(digest)
@@ -59,7 +60,7 @@ class AdministrationRate:
         wait_ns = self._rate.wait_ns(organization_id)
         if wait_ns:
             raise RateLimited(
-                f"The organization has sent {self._rate.per_minute} administration requests within a "
-                "minute, which is the maximum.",
+                f"The organization has used up its rate of {self._rate.per_minute} administration "
+                "requests per minute. A large body counts as several requests.",
                 retry_after_s=-(-wait_ns // NS_PER_S),
             )
