@@ -18,7 +18,7 @@ ENDED: Final = "activity, metrics, log"
 LIBRARIES: Final = "libraries"
 
 TARGETS = {
-    HTTP: 1_356,
+    HTTP: 1_212,
     APPLICATION: 885,
     REQUEST: 693,
     PRICE: 825,

@@ -105,16 +105,16 @@ class _Transport(asyncio.Transport):
 
 async def _answer(segments: list[bytes]) -> tuple[object, bytes, bool]:
     """Returns the head, the body, and whether the exchange failed."""
-    connection = Connection(lambda _: None, lambda _: None)
+    connection = Connection(lambda _: None, lambda _: None, idle_s=3600)
     connection.connection_made(_Transport())
-    connection.send(b"", b"", deadline=_loop.time() + 3600, idle_s=3600)
+    answered = connection.send(b"", b"", deadline=_loop.time() + 3600)
     for segment in segments:
         if segment:
             connection.data_received(segment)
     connection.connection_lost(None)
     head, body = None, b""
     try:
-        head = await connection.read_head()
+        head = await answered
         while piece := await connection.read():
             body += piece
     except HttpFailure:

@@ -148,9 +148,9 @@ class Replica:
             deadline=deadline, organization=call.organization_id.int
         )
         try:
-            connection.send(head, body, deadline=deadline, idle_s=self.config.idle_timeout_s)
+            answered = connection.send(head, body, deadline=deadline)
             del body  # so that the connection holds the only reference, until the body is sent
-            answer = await connection.read_head()
+            answer = await answered
             if answer.status != 200:
                 return None
             check_content(answer, _JSON)
@@ -241,10 +241,10 @@ class ReplicaCall:
             raise domain_error(failure, charged=False) from failure
         self._connection = connection
         self.sent = True
-        connection.send(head, body, deadline=deadline, idle_s=config.idle_timeout_s)
+        answered = connection.send(head, body, deadline=deadline)
         del body  # so that the connection holds the only reference, until the body is sent
         try:
-            answer = await connection.read_head()
+            answer = await answered
             if answer.status != 200:
                 raise await self._refusal(connection, answer)
             check_content(answer, accept)

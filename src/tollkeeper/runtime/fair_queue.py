@@ -114,9 +114,10 @@ class FairSlots:
         return len(self._waiting)
 
     def take_free(self, owner: Hashable) -> bool:
-        """Takes a slot if the owner need not wait for it. Returns False otherwise."""
+        """Takes a slot if the owner need not wait for it. Returns False otherwise. Overtakes nobody: while
+        a slot is free, only owners wait that already have `owner_max` slots (see `_hand_out`)."""
         held = self._held.get(owner, 0)
-        if not self._free or self._waiting or held >= self._owner_max:
+        if not self._free or held >= self._owner_max:
             return False
         self._free -= 1
         self._held[owner] = held + 1

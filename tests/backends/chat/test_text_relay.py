@@ -66,10 +66,10 @@ class _Caller:
     """Collects the events and the relayed text of one answer, in the order of their arrival."""
 
     def __init__(self, *, output_tokens_max: int = 1024, record_bytes_max: int = 1 << 20) -> None:
-        self.connection = Connection(lambda _: None, lambda _: None)
+        self.connection = Connection(lambda _: None, lambda _: None, idle_s=20)
         self.connection.connection_made(_Socket())
         now = asyncio.get_running_loop().time()
-        self.connection.send(b"", b"", deadline=now + 60, idle_s=20)
+        self.connection.send(b"", b"", deadline=now + 60)
         self.reader = AnswerStream(make_call(streamed=True, output_tokens_max=output_tokens_max))
         self.answer = StreamedAnswer(
             self.connection, self.reader, EventStreamParser(record_bytes_max)

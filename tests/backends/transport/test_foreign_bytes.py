@@ -98,17 +98,17 @@ class _Transport(asyncio.Transport):
 
 async def _read(*segments: bytes) -> tuple[int, bytes, bool]:
     """Returns the status, the body, and whether the answer was complete."""
-    connection = Connection(lambda _: None, lambda _: None)
+    connection = Connection(lambda _: None, lambda _: None, idle_s=60)
     transport = _Transport()
     connection.connection_made(transport)
-    connection.send(b"", b"", deadline=asyncio.get_running_loop().time() + 60, idle_s=60)
+    answered = connection.send(b"", b"", deadline=asyncio.get_running_loop().time() + 60)
     for segment in segments:
         if not transport.closed:
             connection.data_received(segment)
     connection.connection_lost(None)
     status, body = 0, b""
     try:
-        status = (await connection.read_head()).status
+        status = (await answered).status
         while piece := await connection.read():
             body += piece
     except HttpFailure:

@@ -10,6 +10,7 @@ use a general HTTP client, because the gateway has three needs that such clients
 """
 
 import asyncio
+import math
 import ssl
 from collections.abc import Callable, Hashable
 from typing import cast
@@ -81,47 +82,51 @@ class ResponseHead(msgspec.Struct, frozen=True, gc=False):
 class Connection(asyncio.Protocol):
     """Represents one socket, used by one exchange at a time."""
 
+    # `connection_made` sets both transports. With TLS, `_socket_transport` transports the encrypted
+    # bytes. Without TLS, both are the same.
+    _transport: asyncio.Transport
+    _socket_transport: asyncio.Transport
+    # `send` sets the future that it returns.
+    _answered: asyncio.Future[ResponseHead]
+
     def __init__(
         self,
         on_lost: "Callable[[Connection], None]",
         on_drained: "Callable[[Connection], None]",
+        idle_s: float,
     ) -> None:
+        """`idle_s` is the idle timeout of every exchange, see `mark_progress`."""
         self._loop = asyncio.get_running_loop()
         self._on_lost = on_lost
         self._on_drained = on_drained
+        self._idle_s = idle_s
         self._parser = httptools.HttpResponseParser(self)
-        self._transport: asyncio.Transport | None = None
-        # With TLS, the transport of the encrypted bytes. Without TLS, the same as `_transport`.
-        self._socket_transport: asyncio.Transport | None = None
-        # Ends when data arrives for the read that waits, or when the exchange fails.
-        self._waiter: asyncio.Future[None] | None = None
-        # The timer for both the deadline and the idle timeout (see `_check_time`).
+        # The timer for both the deadline and the idle timeout (see `_check_time`), and the time at
+        # which it fires; infinite if there is no timer.
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
-        self._drain_timer: asyncio.TimerHandle | None = None
-        self._deadline = self._idle_s = self._progress_at = 0.0
-        self._lost = self._in_exchange = self._draining = False
-        # The part of the request body that is not yet written.
-        self._unsent: memoryview | None = None
+        self._timer_at = math.inf
+        self._lost = self._in_exchange = False
         # Whether the event loop asked to stop writing, because the server reads too slowly.
         self._writing_paused = False
-        # The pool sets the next two attributes: the organization whose call uses the connection, and
-        # the time (of the event loop's clock) at which the connection became idle.
+        # The pool sets the organization whose call uses the connection.
         self.organization: Hashable = None
+        # The time (of the event loop's clock) at which the last exchange ended.
         self.idle_since = 0.0
         # All attributes below are the state of the current exchange.
+        self._deadline = 0.0
+        # The part of the request body that is not yet written.
+        self._unsent: memoryview | None = None
+        # Ends when data arrives for the read that waits, or when the exchange fails.
+        self._waiter: asyncio.Future[None] | None = None
         self._head: ResponseHead | None = None
         self._headers: dict[bytes, bytes] = {}
         # The number of bytes that are not body (headers, chunk extensions, trailers), counted since
         # the start of the exchange or since the last bytes of the body.
         self._overhead_bytes = 0
-        # Whether `mark_progress` was called.
-        self._progressed = False
-        # Whether the last headers belong to an interim answer (status 1xx).
-        self._interim = False
+        # The time of the last call of `mark_progress`; infinite before the first call.
+        self._progress_at = math.inf
         # The part of the body that has arrived and is not yet read.
-        self._chunks: list[bytes] = []
-        self._buffered = 0
+        self._body = bytearray()
         # The socket is not read while more unread bytes of the body than this are buffered.
         self._buffered_max = _BUFFERED_BYTES_MAX
         # Whether reading from the socket is paused.
@@ -132,9 +137,11 @@ class Connection(asyncio.Protocol):
         self._reusable = False
         self._failure: HttpFailure | None = None
         self._relay: Callable[[bytes], int] | None = None
-        # Whether the parser is at the end of an HTTP chunk, and whether the next data from the socket
-        # begins with an HTTP chunk.
-        self._chunk_ended = self._at_chunk_start = False
+        # Whether the next data from the socket begins with an HTTP chunk. While the parser runs:
+        # whether the parser is at the end of a chunk.
+        self._at_chunk_start = False
+        # Limits how long the rest of an answer is read. None if the connection does not drain.
+        self._drain_timer: asyncio.TimerHandle | None = None
 
     # Called by the owner of the exchange.
 
@@ -142,7 +149,6 @@ class Connection(asyncio.Protocol):
         """Encrypts the new connection and verifies that the peer is `host`. `_socket_transport`
         stays the transport below TLS, because only that transport knows how many encrypted bytes
         are not yet written to the socket."""
-        assert self._socket_transport is not None
         encrypted = await self._loop.start_tls(
             self._socket_transport, self, context, server_hostname=host
         )
@@ -150,60 +156,54 @@ class Connection(asyncio.Protocol):
             raise ConnectionResetError
         self._transport = encrypted
 
-    def send(self, head: bytes, body: bytes, *, deadline: float, idle_s: float) -> None:
-        """Starts an exchange. `deadline` is a time of the event loop's clock. A large body is sent
-        in pieces, as fast as the server accepts them. The pieces are not copied."""
+    def send(self, head: bytes, body: bytes, *, deadline: float) -> asyncio.Future[ResponseHead]:
+        """Starts an exchange, and returns a future that ends when the headers of the answer have
+        arrived. `deadline` is a time of the event loop's clock. A large body is sent in pieces, as
+        fast as the server accepts them. The pieces are not copied."""
         assert not self._in_exchange
-        assert self._transport is not None
         self._in_exchange = True
         self._head = None
-        self._overhead_bytes = self._buffered = 0
+        self._overhead_bytes = 0
         self._buffered_max = _BUFFERED_BYTES_MAX
-        self._progressed = self._complete = self._reusable = False
-        self._chunk_ended = self._at_chunk_start = False
+        self._progress_at = math.inf
+        self._complete = self._reusable = self._at_chunk_start = False
         self._deadline = deadline
-        self._idle_s = idle_s
-        now = self._progress_at = self._loop.time()
-        due = min(deadline, now + idle_s)
         # The timer of an earlier exchange may still run. A timer that fires early enough is kept.
-        if self._timer is None or due < self._timer_at:
-            self._set_timer(due)
+        if deadline < self._timer_at:
+            self._set_timer(deadline)
         if len(body) <= _PIECE_BYTES:
             self._transport.write(head + body)
         else:
             self._transport.write(head)
             self._unsent = memoryview(body)
             self._continue_writing()
-
-    async def read_head(self) -> ResponseHead:
-        while self._head is None:
-            await self._next_data()
-        return self._head
+        self._answered = self._loop.create_future()
+        return self._answered
 
     async def read_whole(self, bytes_max: int) -> bytes:
         """Returns the rest of the body. Raises AnswerTooLarge if the rest has more than `bytes_max`
         bytes. Never holds more than `bytes_max` bytes plus the data of one network read in memory."""
-        self._buffered_max = bytes_max
         progress = 0
-        while not self._complete and self._buffered <= bytes_max:
-            if self._buffered > progress:
-                progress = self._buffered
+        while not self._complete and len(self._body) <= bytes_max:
+            self._buffered_max = bytes_max
+            if len(self._body) > progress:
+                progress = len(self._body)
                 self.mark_progress()
             if self._paused:
                 self._resume_reading()
             await self._next_data()
-        if self._buffered > bytes_max:
+        if len(self._body) > bytes_max:
             raise AnswerTooLarge("the answer is too large")
-        return self._take_chunks()
+        return self._take_body()
 
     async def read(self) -> bytes:
         """Waits for data, and returns the part of the body that arrived since the last read.
         Returns empty bytes at the end of the body."""
-        while not self._chunks:
+        while not self._body:
             if self._complete:
                 return b""
             await self._next_data()
-        body = self._take_chunks()
+        body = self._take_body()
         if self._paused:
             self._resume_reading()
         return body
@@ -220,7 +220,8 @@ class Connection(asyncio.Protocol):
         Until then the request may still be in the backend's queue, so only the deadline limits the
         wait."""
         self._progress_at = self._loop.time()
-        self._progressed = True
+        if self._progress_at + self._idle_s < self._timer_at:
+            self._set_timer(self._progress_at + self._idle_s)
 
     def finish(self, *, drain: bool) -> bool:
         """Ends the exchange. Returns whether the connection can serve another exchange now.
@@ -241,14 +242,13 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         self._end_exchange()
         self._cancel_timer()
-        if self._transport is not None:
-            self._transport.abort()
+        self._transport.abort()
 
     @property
     def closing(self) -> bool:
         """Tells whether the connection is closed, or is closing and the event loop has not yet
         reported it as lost."""
-        return self._lost or self._transport is None or self._transport.is_closing()
+        return self._lost or self._transport.is_closing()
 
     # Called by the event loop.
 
@@ -283,15 +283,14 @@ class Connection(asyncio.Protocol):
                 self._reusable = False
             else:
                 self._fail(ExchangeBroken("the answer is not HTTP"))
-        self._at_chunk_start = self._chunk_ended and data.endswith(_CHUNK_END)
-        if self._overhead_bytes > HEAD_BYTES_MAX:
+        if self._at_chunk_start:
+            self._at_chunk_start = data.endswith(_CHUNK_END)
+        if not self._complete and self._overhead_bytes > HEAD_BYTES_MAX:
             part = "head" if self._head is None else "framing"
             self._fail(ExchangeBroken(f"the answer's {part} is too large"))
-        if self._draining:
+        if self._drain_timer is not None:
             self._continue_draining()
-            return
-        if self._buffered > self._buffered_max and not self._paused and not self._complete:
-            assert self._transport is not None
+        elif not self._complete and not self._paused and len(self._body) > self._buffered_max:
             self._paused = True
             self._transport.pause_reading()
         if waiter is not None and not waiter.done():
@@ -307,7 +306,7 @@ class Connection(asyncio.Protocol):
                 self._complete = True
             elif self._failure is None:
                 self._failure = ExchangeBroken("the connection was closed")
-        if self._draining:
+        if self._drain_timer is not None:
             self._end_exchange()
         self._wake()
         self._on_lost(self)
@@ -321,7 +320,7 @@ class Connection(asyncio.Protocol):
         if self._complete:
             # The server sends a second answer to one request. The next exchange could mistake that
             # answer for its own.
-            self._reusable = False
+            raise ExchangeBroken("the answer is complete")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # If `_head` is set, the header is a trailer: it came after the body. Trailers are ignored.
@@ -329,33 +328,25 @@ class Connection(asyncio.Protocol):
             self._headers.setdefault(name.lower(), value)
 
     def on_headers_complete(self) -> None:
-        if self._complete:
-            return
         status = self._parser.get_status_code()
         headers, self._headers = self._headers, {}
-        self._interim = status < 200
-        if self._interim:
-            return
-        self._head = ResponseHead(status, headers)
-        self._overhead_bytes = 0
+        if status >= 200:  # otherwise an interim answer
+            head = self._head = ResponseHead(status, headers)
+            self._overhead_bytes = 0
+            if not self._answered.done():
+                self._answered.set_result(head)
 
     def on_body(self, body: bytes) -> None:
         self._overhead_bytes = 0
-        self._chunk_ended = False
-        if not self._complete:
-            self._buffered += len(body)
-            if not self._draining:
-                self._chunks.append(body)
+        self._at_chunk_start = False
+        self._body += body
 
     def on_chunk_complete(self) -> None:
-        self._chunk_ended = True
+        self._at_chunk_start = True
 
     def on_message_complete(self) -> None:
-        if self._interim:
-            self._interim = False
-        elif not self._complete:
+        if self._head is not None:  # otherwise an interim answer ends
             self._complete = True
-            self._overhead_bytes = 0
             self._reusable = self._parser.should_keep_alive() and self._all_written()
 
     # Private helpers.
@@ -364,16 +355,14 @@ class Connection(asyncio.Protocol):
         """Tells whether the whole request was written to the socket. A server may answer before it
         has read the whole request. The server would then read the next request on this connection
         as the rest of this request."""
-        assert self._transport is not None
-        assert self._socket_transport is not None
-        if self._unsent is not None:
-            return False
-        unwritten_bytes = self._transport.get_write_buffer_size()
-        return unwritten_bytes == 0 and self._socket_transport.get_write_buffer_size() == 0
+        return (
+            self._unsent is None
+            and self._transport.get_write_buffer_size() == 0
+            and self._socket_transport.get_write_buffer_size() == 0
+        )
 
     def _continue_writing(self) -> None:
         while self._unsent is not None and not self._writing_paused and not self.closing:
-            assert self._transport is not None
             self._transport.write(self._unsent[:_PIECE_BYTES])
             rest = self._unsent[_PIECE_BYTES:]
             self._unsent = rest if rest.nbytes else None
@@ -387,13 +376,13 @@ class Connection(asyncio.Protocol):
         self._waiter = self._loop.create_future()
         return self._waiter
 
-    def _take_chunks(self) -> bytes:
-        chunks, self._chunks = self._chunks, []
-        self._buffered = 0
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    def _take_body(self) -> bytes:
+        body = bytes(self._body)
+        self._body.clear()
+        return body
 
     def _resume_reading(self) -> None:
-        if self._transport is not None and not self._lost:
+        if not self._lost:
             self._paused = False
             self._transport.resume_reading()
 
@@ -401,14 +390,12 @@ class Connection(asyncio.Protocol):
         if self._reusable:
             self._end_exchange()
             self._on_drained(self)
-        elif self._complete or self._buffered > _DRAINED_BYTES_MAX:
+        elif self._complete or len(self._body) > _DRAINED_BYTES_MAX:
             self.abort()
 
     def _drain(self) -> None:
-        self._draining = True
         self._relay = None
-        self._chunks = []
-        self._buffered = 0
+        self._body.clear()
         self._drain_timer = self._loop.call_later(_DRAIN_TIMEOUT_S, self.abort)
         if self._paused:
             self._resume_reading()
@@ -417,18 +404,18 @@ class Connection(asyncio.Protocol):
         """Fails the exchange if the deadline or the idle timeout has passed; otherwise sets the
         timer again. One timer serves both limits, and all exchanges of the connection. Neither a
         read nor the end of an exchange moves the timer, because this would take too much time."""
-        self._timer = None
-        if not self._in_exchange or self._draining:
+        self._timer, self._timer_at = None, math.inf
+        if not self._in_exchange or self._drain_timer is not None:
             return
         now = self._loop.time()
         idle_until = self._progress_at + self._idle_s
         has_waiting_read = self._waiter is not None and not self._waiter.done()
         if now >= self._deadline:
             self._fail(DeadlinePassed("the deadline passed"))
-        elif self._progressed and has_waiting_read and now >= idle_until:
+        elif has_waiting_read and now >= idle_until:
             self._fail(PeerSilent("the backend sent no data for too long"))
         else:
-            # A passed idle timeout is ignored if no read waits, or before the first progress.
+            # A passed idle timeout is ignored if no read waits.
             if now >= idle_until:
                 idle_until = now + self._idle_s
             self._set_timer(min(self._deadline, idle_until))
@@ -443,16 +430,16 @@ class Connection(asyncio.Protocol):
         self._reusable = False
         if self._failure is None:
             self._failure = failure
-        if self._draining:
+        if self._drain_timer is not None:
             self._end_exchange()
         self._wake()
-        if self._transport is not None:
-            self._transport.abort()
+        self._transport.abort()
 
     def _end_exchange(self) -> None:
-        self._in_exchange = self._draining = False
+        self._in_exchange = False
         self._relay = self._unsent = None
-        self._chunks = []
+        self._body.clear()
+        self.idle_since = self._loop.time()
         if self._drain_timer is not None:
             self._drain_timer.cancel()
             self._drain_timer = None
@@ -460,9 +447,12 @@ class Connection(asyncio.Protocol):
     def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+            self._timer, self._timer_at = None, math.inf
 
     def _wake(self) -> None:
+        """Ends the waits for the headers and for data, after a failure or the end of the answer."""
+        if self._failure is not None and not self._answered.done():
+            self._answered.set_exception(self._failure)
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)

@@ -32,6 +32,8 @@ class PoolLimits:
     idle_connections_max: int
     keep_alive_s: float
     connect_timeout_s: float
+    # See `Connection.mark_progress`.
+    idle_timeout_s: float
     # The maximum number of calls that wait while all connections are in use.
     waiting_max: int
 
@@ -53,6 +55,8 @@ class ConnectionPool:
         # Connections that cannot be used yet, because their last stream ended less than `_COOLDOWN_S`
         # ago. The order is the same as in `_idle`.
         self._cooling_down: deque[Connection] = deque()
+        # The maximum number of connections in both queues. 0 after the pool was closed.
+        self._idle_max = limits.idle_connections_max
         self._connections: set[Connection] = set()
         self._connecting = 0
         self._slots = FairSlots(
@@ -84,8 +88,13 @@ class ConnectionPool:
         now = asyncio.get_running_loop().time()
         if self._cooling_down:
             self._take_cooled(now)
-        connection = self._pop_idle(now)
-        if connection is None:
+        stale_before = now - self._limits.keep_alive_s
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.idle_since > stale_before and not connection.closing:
+                break
+            self._drop(connection)
+        else:
             try:
                 connection = await self._open(deadline)
             except BaseException:
@@ -121,17 +130,6 @@ class ConnectionPool:
         while self._cooling_down and self._cooling_down[0].idle_since <= now - _COOLDOWN_S:
             self._idle.append(self._cooling_down.popleft())
 
-    def _pop_idle(self, now: float) -> Connection | None:
-        """Returns the most recently used idle connection, or None if there is none. Closes idle
-        connections that are too old, and removes closed connections."""
-        stale_before = now - self._limits.keep_alive_s
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.idle_since > stale_before and not connection.closing:
-                return connection
-            self._drop(connection)
-        return None
-
     def release(self, connection: Connection, *, after_stream: bool = False) -> None:
         """Ends the exchange on the connection. Keeps the connection for reuse only if the answer is
         complete. After a stream, the connection first reads the remaining bytes of the answer
@@ -146,6 +144,7 @@ class ConnectionPool:
             self._sweep = None
         self._idle.clear()
         self._cooling_down.clear()
+        self._idle_max = 0
         if not self._connections:
             return
         self._emptied = asyncio.Event()
@@ -163,7 +162,9 @@ class ConnectionPool:
         try:
             async with asyncio.timeout_at(connect_until):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(self._remove_lost, self._cool_down),
+                    lambda: Connection(
+                        self._remove_lost, self._cool_down, self._limits.idle_timeout_s
+                    ),
                     self._host,
                     self._port,
                 )
@@ -191,14 +192,12 @@ class ConnectionPool:
         self._keep(connection, self._cooling_down)
 
     def _keep(self, connection: Connection, queue: deque[Connection]) -> None:
-        idle = len(self._idle) + len(self._cooling_down)
-        if idle >= self._limits.idle_connections_max or self._emptied is not None:
+        if len(self._idle) + len(self._cooling_down) >= self._idle_max:
             connection.abort()
             return
-        loop = asyncio.get_running_loop()
-        connection.idle_since = loop.time()
         queue.append(connection)
         if self._sweep is None:
+            loop = asyncio.get_running_loop()
             self._sweep = loop.call_later(self._limits.keep_alive_s, self._close_stale)
 
     def _close_stale(self) -> None:
@@ -240,6 +239,7 @@ def open_pool(url: str, config: BackendConfig) -> ConnectionPool:
             idle_connections_max=config.idle_connections_max,
             keep_alive_s=config.keep_alive_s,
             connect_timeout_s=config.connect_timeout_s,
+            idle_timeout_s=config.idle_timeout_s,
             waiting_max=config.connections_waiting_max,
         ),
     )
