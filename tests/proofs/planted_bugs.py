@@ -105,7 +105,7 @@ BUGS = {
     ),
     # Bugs in the decision whether a failed call is charged.
     "a JSON answer that was cut is released": Bug(
-        "ReplicaCall.begin",
+        "_RoutedCall._send",
         "charged=True",
         "charged=False",
         CHARGED,
@@ -119,13 +119,13 @@ BUGS = {
         CHARGED,
     ),
     "a malformed answer is released": Bug(
-        "ReplicaCall._read_malformed",
+        "_RoutedCall._read_malformed",
         "charged=True",
         "charged=False",
         CHARGED,
     ),
     "the usage of a malformed answer is lost": Bug(
-        "ReplicaCall._read_malformed",
+        "_RoutedCall._read_malformed",
         "if report is None:",
         "if report is not None:",
         CHARGED,

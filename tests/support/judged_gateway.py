@@ -152,7 +152,7 @@ class JudgedGateway:
         self.judge.reset()
         judge = self.scripted.gateway.services.backends["judge"]
         assert isinstance(judge, RoutedBackend)
-        for replica in judge._tracked.values():
+        for replica in judge._replicas:
             replica.health = ReplicaHealth(EjectionRule(3, 1.0, 10.0))
         return await self.with_tenant()
 

@@ -61,9 +61,9 @@ class ReplicaHealth:
     __slots__ = (
         "_backoff_s",
         "_failed_for",
-        "_failures",
         "_rule",
         "ejected_until",
+        "failures",
         "is_failing",
         "last_failure",
         "state",
@@ -71,7 +71,9 @@ class ReplicaHealth:
 
     def __init__(self, rule: EjectionRule) -> None:
         self._rule = rule
-        self._failures = 0
+        # The number of failures since the last success or ejection. If it is 0, a success of a healthy
+        # replica changes nothing.
+        self.failures = 0
         # The organizations whose calls failed since the last success.
         self._failed_for: set[Hashable] = set()
         self._backoff_s = rule.ejection_s
@@ -127,13 +129,13 @@ class ReplicaHealth:
         currently use the backend."""
         self.last_failure = reason
         if self.state is ReplicaState.HEALTHY:
-            self._failures += 1
+            self.failures += 1
             if len(self._failed_for) < _REMEMBERED_MAX:
                 self._failed_for.add(organization)
             rule = self._rule
             # The number of organizations whose calls must have failed.
             needed = min(rule.organizations_to_eject, rule.failures_to_eject, organizations_active)
-            if self._failures >= rule.failures_to_eject and len(self._failed_for) >= needed:
+            if self.failures >= rule.failures_to_eject and len(self._failed_for) >= needed:
                 self.is_failing = is_last_healthy
                 if not is_last_healthy:
                     self._eject(now)
@@ -156,8 +158,8 @@ class ReplicaHealth:
         self._forget_failures()
 
     def _forget_failures(self) -> None:
-        if self._failures:
-            self._failures = 0
+        if self.failures:
+            self.failures = 0
             self._failed_for.clear()
 
 

@@ -1,29 +1,38 @@
-"""Chooses a replica (one address of a backend) for each call, and retries failed calls on other
-replicas.
+"""Chooses a replica (one address of a backend) for each call, sends the call, and retries failed calls
+on other replicas.
 
-A call is retried only if the backend cannot have charged for the failed attempt. All calls with the
-same affinity key, for example the calls of a session, go to the same replica if possible. Rendezvous
-hashing selects this replica, so that every process makes the same choice without communication.
+All calls with the same affinity key, for example the calls of a session, go to the same replica if
+possible. Rendezvous hashing selects this replica, so that every process makes the same choice without
+communication.
+
+A call is retried only if the backend cannot have charged for the failed attempt. This module converts
+every HTTP failure to a domain error, whose attribute `charged` tells whether the backend may have run
+the call, because a call that ran costs money. A call did not run in two cases: the request was not
+sent, or the backend refused the call before running it (by a status in `refusals.STATUS_RULES`, or by
+an error object in place of the answer). In all other cases the call may have run. In particular, after
+an answer with the status 200 the backend may have generated output, even if the answer then breaks off.
 """
 
 import asyncio
 import random
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from types import TracebackType
 
+from tollkeeper.backends.answer_json import MalformedAnswer, flat_error_record
 from tollkeeper.backends.config import BackendConfig, Tokenizer
 from tollkeeper.backends.credentials import Credential, open_credential
-from tollkeeper.backends.failures import is_fault_of_replica
-from tollkeeper.backends.health import (
-    AttemptKind,
-    EjectionRule,
-    RecentOrganizations,
-    ReplicaHealth,
-    ReplicaState,
-)
+from tollkeeper.backends.failures import domain_error, is_fault_of_replica
+from tollkeeper.backends.health import AttemptKind, RecentOrganizations, ReplicaState
 from tollkeeper.backends.identity.credential import open_identity
 from tollkeeper.backends.port import Answer, BackendCall, BackendHealth, ReplicaReport
-from tollkeeper.backends.replica import Replica, ReplicaCall
+from tollkeeper.backends.refusals import refusal, refusal_record
+from tollkeeper.backends.replica import JSON, Replica, check_content
+from tollkeeper.backends.streamed_answer import StreamedAnswer
+from tollkeeper.backends.transport.framing import open_parser
+from tollkeeper.backends.transport.http1 import Connection, HttpFailure, ResponseHead
+from tollkeeper.backends.wire import WholeAnswer
+from tollkeeper.backends.wires import beta_header
 from tollkeeper.domain.affinity import rendezvous_order
 from tollkeeper.domain.errors import (
     BackendFailed,
@@ -33,7 +42,9 @@ from tollkeeper.domain.errors import (
     TollkeeperError,
     Unavailable,
 )
-from tollkeeper.domain.inference import Call
+from tollkeeper.domain.inference import Batch, Call, Event, Opened
+from tollkeeper.runtime.large_requests import run_in_thread
+from tollkeeper.runtime.timeouts import timeout
 
 # A call with an affinity key goes to another replica than its preferred replica if the preferred
 # replica has at least `factor * mean + slack` calls in flight. The mean is the number of calls in
@@ -43,15 +54,12 @@ _AFFINITY_LOAD_SLACK = 4
 _REASON_LENGTH_MAX = 200
 # After these errors, the call may be sent to another replica, if the error is not `charged`.
 _RETRYABLE = (BackendFailed, RateLimited, Unavailable, DeadlineExceeded)
-
-
-@dataclass(slots=True)
-class _TrackedReplica:
-    """Holds a replica, and its health and load as this process sees them."""
-
-    server: Replica
-    health: ReplicaHealth
-    in_flight: int = 0
+# The limits for reading the body of a refusal. The gateway reads the body for the error message, and
+# to be able to reuse the connection.
+_REFUSAL_BYTES_MAX = 64 << 10
+_REFUSAL_TIMEOUT_S = 2.0
+# Statuses that may mean that the credential is not valid. AWS answers 403 to an expired key.
+_CREDENTIAL_REFUSED = (401, 403)
 
 
 class RoutedBackend:
@@ -61,18 +69,10 @@ class RoutedBackend:
         """Opens the configured credential if none is passed."""
         self.name = config.name
         self._config = config
-        rule = EjectionRule(
-            config.failures_to_eject,
-            config.ejection_s,
-            config.ejection_s_max,
-            config.organizations_to_eject,
-        )
+        self.retries = config.retries
         self.organizations = RecentOrganizations()
         self._credential = credential or _open_credential(config)
-        self._tracked = {
-            url: _TrackedReplica(Replica(url, config, self._credential), ReplicaHealth(rule))
-            for url in config.urls
-        }
+        self._replicas = [Replica(url, config, self._credential) for url in config.urls]
 
     def open(self, call: Call, *, deadline: float) -> BackendCall:
         return _RoutedCall(self, call, deadline)
@@ -87,33 +87,30 @@ class RoutedBackend:
     async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
         if self._config.tokenizer is Tokenizer.NONE:
             return None
-        candidates = self.order(call, asyncio.get_running_loop().time())
-        healthy = [
-            replica for replica in candidates if replica.health.state is ReplicaState.HEALTHY
-        ]
-        if not healthy:
-            return None
-        return await healthy[0].server.count_prompt_tokens(call, deadline=deadline)
+        for replica in self.order(call, asyncio.get_running_loop().time()):
+            if replica.health.state is ReplicaState.HEALTHY:
+                return await replica.count_prompt_tokens(call, deadline=deadline)
+        return None
 
     def health(self) -> BackendHealth:
-        states = {url: replica.health.shown_state.value for url, replica in self._tracked.items()}
+        states = {replica.url: replica.health.shown_state.value for replica in self._replicas}
         healthy = sum(state == ReplicaState.HEALTHY for state in states.values())
         return BackendHealth(
             name=self.name,
             ready=healthy > 0,
             detail=f"{healthy} of {len(states)} replicas healthy",
             replicas=states,
-            reports=tuple(self._report(replica) for replica in self._tracked.values()),
+            reports=tuple(self._report(replica) for replica in self._replicas),
         )
 
-    def _report(self, replica: _TrackedReplica) -> ReplicaReport:
-        health, pool = replica.health, replica.server.pool
+    def _report(self, replica: Replica) -> ReplicaReport:
+        health, pool = replica.health, replica.pool
         retry_in_s = None
         if health.state is not ReplicaState.HEALTHY:
             retry_in_s = max(0.0, health.ejected_until - asyncio.get_running_loop().time())
         return ReplicaReport(
             backend=self.name,
-            url=replica.server.url,
+            url=replica.url,
             state=health.shown_state.value,
             retry_in_s=retry_in_s,
             last_failure=health.last_failure,
@@ -129,19 +126,15 @@ class RoutedBackend:
 
     async def close(self) -> None:
         await self._credential.close()
-        for replica in self._tracked.values():
-            await replica.server.close()
+        for replica in self._replicas:
+            await replica.close()
 
-    @property
-    def retries(self) -> int:
-        return self._config.retries
-
-    def order(self, call: Call, now: float) -> list[_TrackedReplica]:
+    def order(self, call: Call, now: float) -> Sequence[Replica]:
         """Returns the replicas that may be called now, best first. If the backend has only one
         replica, that replica may always be called."""
-        if len(self._tracked) == 1:
-            return list(self._tracked.values())
-        admitting = [replica for replica in self._tracked.values() if replica.health.admits(now)]
+        if len(self._replicas) == 1:
+            return self._replicas
+        admitting = [replica for replica in self._replicas if replica.health.admits(now)]
         if len(admitting) <= 1:
             return admitting
         if call.affinity is None:
@@ -151,8 +144,8 @@ class RoutedBackend:
                 admitting,
                 key=lambda replica: (replica.in_flight, random.random()),  # noqa: S311
             )
-        urls = (replica.server.url for replica in admitting)
-        preferred = [self._tracked[url] for url in rendezvous_order(call.affinity, urls)]
+        by_url = {replica.url: replica for replica in admitting}
+        preferred = [by_url[url] for url in rendezvous_order(call.affinity, by_url)]
         mean = (sum(replica.in_flight for replica in preferred) + 1) / len(preferred)
         load_limit = _AFFINITY_LOAD_FACTOR * mean + _AFFINITY_LOAD_SLACK
         # Overloaded replicas go last. The sort is stable, so the order of preference stays the same
@@ -160,13 +153,13 @@ class RoutedBackend:
         return sorted(preferred, key=lambda replica: replica.in_flight >= load_limit)
 
     def failed(
-        self, replica: _TrackedReplica, kind: AttemptKind, call: Call, error: BaseException | None
+        self, replica: Replica, kind: AttemptKind, call: Call, error: BaseException | None
     ) -> None:
         """Records that a call failed at a replica. The last healthy replica of the backend stays in
         use, even if calls of several organizations fail, because otherwise no call could be
         answered."""
         now = asyncio.get_running_loop().time()
-        others = (other for other in self._tracked.values() if other is not replica)
+        others = (other for other in self._replicas if other is not replica)
         has_spare = any(other.health.state is ReplicaState.HEALTHY for other in others)
         replica.health.failed(
             kind,
@@ -193,56 +186,58 @@ def _open_credential(config: BackendConfig) -> Credential:
 
 
 class _RoutedCall:
-    """Sends one call to one replica after another until a replica answers."""
+    """Sends one call to one replica after another until a replica answers. For an answer that is not
+    streamed, the object is also the iterator over the answer's events, which are one batch."""
+
+    # The replica of the attempt that is in progress, or that gave the answer.
+    _replica: Replica
+    # Whether the request of this attempt was passed to a connection. From then on, the backend may
+    # receive the request.
+    sent = False
+    _connection: Connection | None = None
+    _stream: StreamedAnswer | None = None
+    # The events of an answer that is not streamed, until `__anext__` returns them.
+    _unread_events: list[Event] | None = None
+    # The error that says why an answer that is not streamed is incomplete. `__anext__` raises the
+    # error after it has returned the events.
+    _shortfall: TollkeeperError | None = None
 
     def __init__(self, backend: RoutedBackend, call: Call, deadline: float) -> None:
         self._backend = backend
         self._call = call
         self._deadline = deadline
-        # The replica and the attempt that are in progress, or that gave the answer.
-        self._replica: _TrackedReplica | None = None
-        self._attempt: ReplicaCall | None = None
-
-    @property
-    def sent(self) -> bool:
-        return self._attempt is not None and self._attempt.sent
 
     async def __aenter__(self) -> Answer:
-        backend, call, deadline = self._backend, self._call, self._deadline
+        backend, call = self._backend, self._call
         loop = asyncio.get_running_loop()
-        attempts_left = backend.retries + 1
-        last_error: TollkeeperError | None = None
-        for replica in backend.order(call, loop.time()):
-            now, health = loop.time(), replica.health
-            if not attempts_left:
-                break
-            if not health.admits(now):
+        now, failures = loop.time(), list[TollkeeperError]()
+        for replica in backend.order(call, now):
+            # During a failed attempt, another call may have begun to probe this replica.
+            if failures and not replica.health.admits(now):
                 continue
-            attempts_left -= 1
-            kind = health.begin(now)
+            kind = replica.health.begin(now)
             backend.organizations.seen(call.organization_id.int, now)
-            self._replica, attempt = replica, ReplicaCall(replica.server, call, deadline)
-            self._attempt = attempt
+            self._replica = replica
             replica.in_flight += 1
             try:
-                try:
-                    answer = await attempt.begin()
-                except BaseException as error:
-                    attempt.release()
-                    replica.in_flight -= 1
-                    self._note_failure(replica, kind, error)
+                answer = await self._send(replica)
+            except BaseException as error:
+                self._release()
+                replica.in_flight -= 1
+                now = loop.time()
+                self._note_failure(kind, error, now)
+                if not isinstance(error, _RETRYABLE) or error.charged or now >= self._deadline:
                     raise
-            except _RETRYABLE as error:
-                if error.charged or loop.time() >= deadline:
+                failures.append(error)
+                if len(failures) > backend.retries:
                     raise
-                last_error = error
+                self.sent = False
                 continue
             if kind is AttemptKind.PROBE:
-                health.succeeded(kind)
+                replica.health.succeeded(kind)
             return answer
         # The last healthy replica is never ejected, so at least one replica was tried.
-        assert last_error is not None
-        raise last_error
+        raise failures[-1]
 
     async def __aexit__(
         self,
@@ -250,32 +245,141 @@ class _RoutedCall:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        replica, attempt = self._replica, self._attempt
-        assert replica is not None
-        assert attempt is not None
-        attempt.release()
+        replica, stream = self._replica, self._stream
         replica.in_flight -= 1
+        if stream is None:
+            completed = self._shortfall is None
+            failed = not completed and is_fault_of_replica(self._shortfall)
+        else:
+            self._release()
+            completed, failed = stream.completed, stream.failed
         # If the attempt was a probe, the probe ended when the answer began.
-        if attempt.failed:
+        if failed:
             self._backend.failed(replica, AttemptKind.NORMAL, self._call, exc)
-        elif attempt.completed:
+        elif completed and replica.health.failures:
             replica.health.succeeded(AttemptKind.NORMAL)
 
-    def _note_failure(
-        self, replica: _TrackedReplica, kind: AttemptKind, error: BaseException
-    ) -> None:
+    def __aiter__(self) -> AsyncIterator[Batch]:
+        return self
+
+    async def __anext__(self) -> Batch:
+        """Returns the one batch of an answer that is not streamed. A streamed answer has its own
+        iterator (`StreamedAnswer`)."""
+        if self._unread_events is not None:
+            batch, self._unread_events = self._unread_events, None
+            return batch
+        if self._shortfall is not None:
+            raise self._shortfall
+        raise StopAsyncIteration
+
+    async def _send(self, replica: Replica) -> Answer:
+        """Sends the request to a replica, and reads until the backend has either begun to answer or
+        refused the call. If the answer is not streamed, reads the whole answer. If this method
+        raises, the caller has to call `_release`."""
+        call, deadline, config, wire = self._call, self._deadline, replica.config, replica.wire
+        streamed, owner = call.streamed or config.always_stream, call.organization_id.int
+        encode = partial(wire.encode_request, call, stream=streamed, extra=config.extra_fields)
+        body = await run_in_thread(owner, encode) if call.is_large else encode()
+        path, accept = wire.path_for(call.model, stream=streamed), JSON
+        if streamed:
+            accept = replica.stream_type
+        own_headers = b""
+        if call.outgoing_trace:
+            own_headers = b"traceparent: %b\r\n" % call.outgoing_trace
+        if call.beta_flags:
+            own_headers += beta_header(wire, call)
+        if replica.credential_changes:
+            own_headers += await replica.credential_headers(path, accept, body, deadline)
+        head = replica.request_head(path, accept, own_headers, len(body))
+        try:
+            connection = await replica.pool.acquire(deadline=deadline, organization=owner)
+        except HttpFailure as failure:
+            raise domain_error(failure, charged=False) from failure
+        self._connection = connection
+        self.sent = True
+        answered = connection.send(head, body, deadline=deadline)
+        del body  # so that the connection holds the only reference, until the body is sent
+        try:
+            answer = await answered
+            if answer.status != 200:
+                raise await self._refusal(connection, answer)
+            check_content(answer, accept)
+            if not streamed:
+                whole = await connection.read_whole(config.body_bytes_max)
+        except HttpFailure as failure:
+            # The request was sent, so the backend may have run the call.
+            raise domain_error(failure, charged=True) from failure
+        if streamed:
+            reader = wire.open_stream(call, secrets=replica.secrets)
+            parser = open_parser(wire.framing, config.record_bytes_max)
+            stream = StreamedAnswer(connection, reader, parser)
+            await stream.begin()
+            self._stream = stream
+            return Answer(replica.url, stream, relay_text=stream.relay_text)
+        self._connection = None
+        replica.pool.release(connection)
+        try:
+            read = wire.read_whole(call, whole, secrets=replica.secrets)
+        except MalformedAnswer as error:
+            read = self._read_malformed(whole, error)
+        self._unread_events, self._shortfall = read.events, read.shortfall
+        return Answer(replica.url, self)
+
+    def _release(self) -> None:
+        """Gives the connection back to the pool. No more of the answer can be read afterwards."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            stream = self._stream
+            if stream is not None:
+                stream.release()
+            after_stream = stream is not None and stream.read_to_end
+            self._replica.pool.release(connection, after_stream=after_stream)
+
+    async def _refusal(self, connection: Connection, head: ResponseHead) -> TollkeeperError:
+        body = b""
+        if head.header(b"content-encoding") is None:
+            try:
+                with timeout(_REFUSAL_TIMEOUT_S):
+                    body = await connection.read_whole(_REFUSAL_BYTES_MAX)
+            except (TimeoutError, HttpFailure):
+                body = b""
+        if head.status in _CREDENTIAL_REFUSED:
+            self._replica.doubt_credential()
+        return refusal(
+            head.status,
+            body,
+            retry_after=head.header(b"retry-after"),
+            secrets=self._replica.secrets,
+            kind=head.header(b"x-amzn-errortype"),
+        )
+
+    def _read_malformed(self, body: bytes, error: MalformedAnswer) -> WholeAnswer:
+        """Reads a body that is not a valid answer. Raises a refusal if the body is an error object.
+        Otherwise returns the usage in the body, so that the call can be charged exactly. Raises
+        BackendFailed if the body contains no usage."""
+        replica = self._replica
+        record = flat_error_record(body)
+        if record is not None:
+            raise refusal_record(record, secrets=replica.secrets)
+        failed = BackendFailed(f"The backend's answer is malformed: {error}.", charged=True)
+        report = replica.wire.read_usage(body)
+        if report is None:
+            raise failed from error
+        return WholeAnswer([Opened(), report], failed)
+
+    def _note_failure(self, kind: AttemptKind, error: BaseException, now: float) -> None:
         """Records an attempt that ended with an error, before an answer began, in the health of its
         replica."""
-        now, is_late = asyncio.get_running_loop().time(), isinstance(error, DeadlineExceeded)
+        health, is_late = self._replica.health, isinstance(error, DeadlineExceeded)
         if is_late and now >= self._deadline:
             # The deadline of the call passed. A client can cause a passed deadline, so the
             # attempt does not count as a failure of the replica.
-            replica.health.abandoned(kind, now)
+            health.abandoned(kind, now)
         elif is_late or (isinstance(error, BackendFailed) and is_fault_of_replica(error)):
-            self._backend.failed(replica, kind, self._call, error)
+            self._backend.failed(self._replica, kind, self._call, error)
         elif isinstance(error, (BackendFailed, ProviderRejected, RateLimited)):
-            replica.health.succeeded(kind)
+            health.succeeded(kind)
         else:
             # For example, the call was cancelled, or no connection was free. Neither shows whether
             # the replica works.
-            replica.health.abandoned(kind, now)
+            health.abandoned(kind, now)

@@ -1,5 +1,5 @@
 """Defines the interface of a wire: the implementation of one backend protocol, which encodes calls
-and reads answers. `backends/replica.py`, which sends calls over HTTP, uses this interface."""
+and reads answers. `backends/routing.py`, which sends calls over HTTP, uses this interface."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
