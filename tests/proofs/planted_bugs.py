@@ -87,8 +87,8 @@ BUGS = {
     ),
     "settlement given up when the database is away": Bug(
         "Ledger._write_finished",
-        "endings = list(await _until_written(lambda: write(batch), len(batch)))",
-        "endings = list(await write(batch))",
+        "endings = list(await _until_written(lambda: write(outcomes), len(batch)))",
+        "endings = list(await write(outcomes))",
         HISTORIES,
     ),
     "void on unknown outcome": Bug(
@@ -181,15 +181,15 @@ BUGS = {
         ("services/ledger/test_ledger.py",),
     ),
     "a hold that the database lost is not charged": Bug(
-        "_is_lost",
-        "if ending is not Ending.MISSING or call.hold is None:",
-        "if ending is not Ending.MISSING or call.hold is not None:",
+        "Ledger._write_lost",
+        "ending is Ending.MISSING and call.hold is not None",
+        "ending is Ending.MISSING and call.hold is None",
         ("proofs/test_simulation.py", "services/ledger/test_doubts.py"),
     ),
     # Bugs in abandoned holds, holds in doubt and batches.
     "the hold of a caller who left stays": Bug(
-        "Holds._hand_out",
-        "if waiting.done():",
+        "Holds._note_committed",
+        "if waiting.done() and decision.refusal is None:",
         "if waiting is None:",
         HISTORIES,
     ),
@@ -344,21 +344,21 @@ BUGS = {
     ),
     # Bugs in the admission decision.
     "a revoked key is admitted": Bug(
-        "_decide_one",
+        "AccountBatch.decide",
         "if status is not KeyStatus.ACTIVE:",
         "if status is None:",
         ("domain/test_decide.py",),
     ),
     "an archived project is admitted": Bug(
-        "_decide_one",
+        "AccountBatch._refuse_by_restrictions",
         "if project.archived:",
         "if project.archived and project.live_holds:",
         ("domain/test_decide.py",),
     ),
     "a negative balance admits free calls": Bug(
-        "_refuse_by_credit",
-        "if request.hold_picousd <= working.available and working.available >= 0:",
-        "if request.hold_picousd <= max(0, working.available):",
+        "AccountBatch.decide",
+        "if amount > self._available:",
+        "if amount > max(0, self._available):",
         ("domain/test_decide.py",),
     ),
     "unsettled holds do not count for a cap": Bug(
@@ -380,9 +380,9 @@ BUGS = {
         ("domain/test_decide.py",),
     ),
     "concurrency is off by one": Bug(
-        "_refuse_by_concurrency",
-        "if project.live_holds < project.concurrency:",
-        "if project.live_holds <= project.concurrency:",
+        "_BatchProject.__init__",
+        "state.concurrency - state.live_holds",
+        "state.concurrency - state.live_holds + 1",
         ("domain/test_decide.py",),
     ),
     "what is unsettled is counted twice": Bug(

@@ -253,13 +253,13 @@ PRICE_BUGS = {
     ),
     # Bugs in overage.
     "new credit ends a stop": Bug(
-        "decide",
+        "AccountBatch.__init__",
         "stopped=state.stopped or state.is_below_bound",
         "stopped=state.is_below_bound",
         ("domain/test_overage_bound.py",),
     ),
     "an organization beyond its bound is admitted": Bug(
-        "_decide_one",
+        "AccountBatch._refuse_by_restrictions",
         "if state.stopped:",
         "if state.stopped and state.available_picousd < 0:",
         ("domain/test_overage_bound.py",),

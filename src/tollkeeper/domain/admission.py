@@ -5,15 +5,16 @@ An admitted call gets a hold: its highest possible cost is subtracted from the o
 available credit before the call is sent. A call may cost more than its hold; the excess is overage.
 A call whose cost stays unknown is unsettled, and its hold stays reserved.
 
-`decide` is a pure function. Its input is the state of one organization's account, which a
-transaction has locked, and a batch of requests, which it decides one after the other. It returns
-the new state and one decision per request. A rejected request takes no credit and counts toward no
-limit.
+An `AccountBatch` gets the state of one organization's account, which a transaction has locked, and
+decides on a batch of requests, one after the other. Then it returns the new state. A rejected request
+takes no credit and counts toward no limit. `decide` does this as a pure function.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
+from typing import Generic, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -41,6 +42,7 @@ from tollkeeper.domain.spend import Fold, FoldKind, Spend
 RATE_UNITS_PER_REQUEST = 60_000_000
 _US_PER_S = 1_000_000
 _US_PER_MINUTE = 60 * _US_PER_S
+_HOLD = attrgetter("hold_picousd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,9 @@ class AdmissionRequest(msgspec.Struct, frozen=True, gc=False):
     model: str = ""
 
 
+R = TypeVar("R", bound=AdmissionRequest)
+
+
 class Refusal(StrEnum):
     KEY_NOT_ACTIVE = "key_not_active"
     PROJECT_ARCHIVED = "project_archived"
@@ -203,65 +208,218 @@ ADMITTED = Decision()
 REFUSED_AS_UNKNOWN = Decision(Refusal.KEY_NOT_ACTIVE)
 
 
-@dataclass(slots=True)
-class _BatchState:
-    """Contains the part of the account state that changes while a batch is decided."""
+class _BatchProject:
+    """Contains a project, and counts the calls of a batch that were admitted for it."""
 
-    available: int
-    overage_in_flight: int
-    spend: Spend
-    projects: dict[ProjectId, ProjectState]
-    period_caps: dict[tuple[CapSubject, CapPeriod], PeriodCap]
+    def __init__(self, state: ProjectState, account: AccountState) -> None:
+        # The state before the batch.
+        self.state = state
+        # Whether some calls may be refused because the project is archived, because of a list of
+        # allowed models, or because the organization is stopped.
+        self.is_restricted = (
+            state.archived or bool(state.models) or bool(account.key_models) or account.stopped
+        )
+        # Whether a cap of the organization, the project or a key may apply.
+        self.has_caps = bool(state.cap or account.cap or account.period_caps)
+        # The number of calls that rate and concurrency allow.
+        self.calls_max = min(
+            state.rate_units // RATE_UNITS_PER_REQUEST, state.concurrency - state.live_holds
+        )
+        self.calls = 0
+        self.held = 0
+
+    @property
+    def after(self) -> ProjectState:
+        """Returns the state after the calls that were admitted so far."""
+        return replace(
+            self.state,
+            spend=self.state.spend.with_hold(self.held),
+            live_holds=self.state.live_holds + self.calls,
+            rate_units=self.state.rate_units - self.calls * RATE_UNITS_PER_REQUEST,
+        )
+
+
+class AccountBatch(Generic[R]):
+    """Decides on requests of one organization, one after the other."""
+
+    def __init__(self, state: AccountState, *, now_us: int, month: int) -> None:
+        """If the account has already counted in a later month than `month` (the clock was set
+        back), the holds of this batch count in that later month."""
+        spend = state.spend.in_month(month)
+        day = state.spending_day
+        if day is not None:
+            day = max(day, day_at(now_us))
+        # The state before the batch.
+        self._state = state = replace(
+            state,
+            spend=spend,
+            stopped=state.stopped or state.is_below_bound,
+            spending_day=day,
+            period_caps={} if day is None else on_day(state.period_caps, day),
+        )
+        self._available = state.available_picousd
+        # An account without held amounts has no calls in flight. The stored value may still be
+        # positive, because older versions of the gateway do not know this column and never subtract
+        # from it.
+        self._overage_in_flight = state.overage_in_flight_picousd if spend.held_picousd else 0
+        self._period_caps = {**state.period_caps}
+        # The ids of projects and keys are integers, which hash faster than UUIDs.
+        self._projects = {
+            project_id.int: _BatchProject(
+                _refill_rate(replace(project, spend=project.spend.in_month(spend.month)), now_us),
+                state,
+            )
+            for project_id, project in state.projects.items()
+        }
+        self._keys = {key_id.int: status for key_id, status in state.keys.items()}
+        self.admitted: list[R] = []
+
+    def decide(self, request: R) -> Decision:
+        """Decides on the next request, and counts it if it is admitted."""
+        state, amount = self._state, request.hold_picousd
+        assert amount >= 0
+        project = self._projects.get(request.project_id.int)
+        if project is None:
+            # A key without an existing project is reported as unknown, even if the key is active.
+            return REFUSED_AS_UNKNOWN
+        status = self._keys.get(request.key_id.int)
+        if status is not KeyStatus.ACTIVE:
+            return Decision(Refusal.KEY_NOT_ACTIVE, key_status=status)
+        if project.is_restricted:
+            refused = self._refuse_by_restrictions(project.state, request)
+            if refused is not None:
+                return refused
+        # Checks credit and caps before rate and concurrency, because an operator may have to raise
+        # them. Rate and concurrency always recover by themselves.
+        if amount > self._available:
+            return self._refuse_by_credit(amount)
+        bound, overage = state.overage_bound_picousd, request.overage_max_picousd
+        if bound is not None and self._overage_in_flight + overage > (
+            self._available - amount + bound
+        ):
+            return self._refuse_by_overage_in_flight(bound, amount, overage)
+        if project.has_caps:
+            refused = self._refuse_by_caps(project, request)
+            if refused is not None:
+                return refused
+        if project.calls >= project.calls_max:
+            after = project.after
+            return _refuse_by_rate(after) or _refuse_by_concurrency(after)
+        self._available -= amount
+        self._overage_in_flight += overage
+        project.calls += 1
+        project.held += amount
+        if self._period_caps:
+            for key in self._period_cap_keys(request):
+                self._period_caps[key] = self._period_caps[key].with_hold(amount)
+        self.admitted.append(request)
+        return ADMITTED
+
+    def after(self) -> AccountState:
+        """Returns the account's state after all decisions. Asserts that the batch neither creates
+        nor loses money. The assertions run in production, because a defect here would cost an
+        organization money."""
+        before, bound = self._state, self._state.overage_bound_picousd
+        after = replace(
+            before,
+            available_picousd=self._available,
+            overage_in_flight_picousd=self._overage_in_flight,
+            spend=self._spend(),
+            projects={
+                project_id: self._projects[project_id.int].after for project_id in before.projects
+            },
+            period_caps=self._period_caps,
+        )
+        admitted = sum(map(_HOLD, self.admitted))
+        assert sum(project.held for project in self._projects.values()) == admitted
+        assert before.available_picousd - after.available_picousd == admitted
+        assert after.spend.held_picousd - before.spend.held_picousd == admitted
+        assert after.available_picousd >= 0 or admitted == 0
+        if bound is not None and self.admitted:
+            assert after.overage_in_flight_picousd <= after.available_picousd + bound
+        return after
+
+    def _refuse_by_restrictions(self, project: ProjectState, request: R) -> Decision | None:
+        state = self._state
+        if project.archived:
+            return Decision(Refusal.PROJECT_ARCHIVED)
+        key_models = state.key_models.get(request.key_id, ())
+        if not allows(project.models, request.model) or not allows(key_models, request.model):
+            return Decision(Refusal.MODEL_NOT_ALLOWED)
+        if state.stopped:
+            limit = state.overage_bound_picousd or 0
+            return Decision(Refusal.OVERAGE, available_picousd=state.balance_picousd, limit=limit)
+        return None
+
+    def _spend(self) -> Spend:
+        return self._state.spend.with_hold(self._state.available_picousd - self._available)
+
+    def _refuse_by_credit(self, amount: int) -> Decision:
+        spend = self._spend()
+        return Decision(
+            Refusal.CREDIT,
+            needed_picousd=amount,
+            available_picousd=self._available,
+            held_picousd=spend.held_picousd + spend.unsettled_picousd,
+            spent_picousd=spend.settled_picousd,
+            # A retry is useful if the credit suffices after all calls in flight have ended without
+            # cost. Unsettled holds do not end by themselves, so they do not count here.
+            retry_after_s=1 if amount <= self._available + spend.held_picousd else None,
+        )
+
+    def _refuse_by_overage_in_flight(self, bound: int, amount: int, overage: int) -> Decision:
+        """Refuses a request after which the balance could fall below minus the overage bound. To
+        prevent that, the available amount plus the bound must cover the highest possible overage of
+        all calls in flight."""
+        spend = self._spend()
+        covered = self._available - amount + bound
+        return Decision(
+            Refusal.OVERAGE_IN_FLIGHT,
+            needed_picousd=amount + overage,
+            available_picousd=self._available - self._overage_in_flight,
+            held_picousd=spend.held_picousd + spend.unsettled_picousd,
+            spent_picousd=spend.settled_picousd,
+            limit=bound,
+            # A retry is useful if the request fits after all calls in flight have ended without
+            # cost.
+            retry_after_s=1 if overage <= covered + spend.held_picousd else None,
+        )
+
+    def _refuse_by_caps(self, project: _BatchProject, request: R) -> Decision | None:
+        spend, project_spend = self._spend(), project.after.spend
+        return (
+            _refuse_by_cap(Refusal.ORGANIZATION_CAP, self._state.cap, spend, request)
+            or _refuse_by_cap(Refusal.PROJECT_CAP, project.state.cap, project_spend, request)
+            or self._refuse_by_period_cap(spend, project_spend, request)
+        )
+
+    def _refuse_by_period_cap(
+        self, spend: Spend, project_spend: Spend, request: R
+    ) -> Decision | None:
+        for subject, period in self._period_cap_keys(request):
+            cap = self._period_caps[subject, period]
+            refusal, spend_of_subject = Refusal.KEY_CAP, project_spend
+            if subject is None:
+                refusal, spend_of_subject = Refusal.ORGANIZATION_CAP, spend
+            elif subject == request.project_id:
+                refusal = Refusal.PROJECT_CAP
+            refused = _refuse_by_cap_amount(refusal, cap, spend_of_subject, request)
+            if refused is not None:
+                return replace(refused, period=period, resets_at=period_end(period, cap.number))
+        return None
+
+    def _period_cap_keys(self, request: R) -> list[tuple[CapSubject, CapPeriod]]:
+        first_key_id = self._state.first_keys.get(request.key_id, request.key_id)
+        return caps_of(self._period_caps, request.project_id, first_key_id)
 
 
 def decide(
     state: AccountState, requests: Sequence[AdmissionRequest], *, now_us: int, month: int
 ) -> tuple[AccountState, list[Decision]]:
-    """Decides on a batch. If the account has already counted in a later month than `month` (the
-    clock was set back), the holds of this batch count in that later month."""
-    spend = state.spend.in_month(month)
-    day = state.spending_day
-    if day is not None:
-        day = max(day, day_at(now_us))
-    state = replace(state, stopped=state.stopped or state.is_below_bound, spending_day=day)
-    working = _BatchState(
-        available=state.available_picousd,
-        # An account without held amounts has no calls in flight. The stored value may still be
-        # positive, because older versions of the gateway do not know this column and never subtract
-        # from it.
-        overage_in_flight=state.overage_in_flight_picousd if spend.held_picousd else 0,
-        spend=spend,
-        projects={
-            project_id: _refill_rate(
-                replace(project, spend=project.spend.in_month(spend.month)), now_us
-            )
-            for project_id, project in state.projects.items()
-        },
-        period_caps={} if day is None else on_day(state.period_caps, day),
-    )
-    decisions = []
-    for request in requests:
-        assert request.hold_picousd >= 0
-        # The project is looked up only once, because hashing an id is slow.
-        project = working.projects.get(request.project_id)
-        if project is None:
-            # A key without an existing project is reported as unknown, even if the key is active.
-            decisions.append(REFUSED_AS_UNKNOWN)
-            continue
-        decision = _decide_one(state, working, project, request)
-        if decision.refusal is None:
-            _consume(state, working, project, request)
-        decisions.append(decision)
-    after = replace(
-        state,
-        available_picousd=working.available,
-        overage_in_flight_picousd=working.overage_in_flight,
-        spend=working.spend,
-        projects=working.projects,
-        period_caps=working.period_caps,
-    )
-    _check_conservation(state, after, requests, decisions)
-    return after, decisions
+    """Decides on a batch (see `AccountBatch`)."""
+    batch: AccountBatch[AdmissionRequest] = AccountBatch(state, now_us=now_us, month=month)
+    decisions = [batch.decide(request) for request in requests]
+    return batch.after(), decisions
 
 
 def take_request(project: ProjectState, *, now_us: int) -> tuple[ProjectState, Decision]:
@@ -275,101 +433,10 @@ def take_request(project: ProjectState, *, now_us: int) -> tuple[ProjectState, D
     return replace(refilled, rate_units=remaining), ADMITTED
 
 
-def _decide_one(
-    state: AccountState, working: _BatchState, project: ProjectState, request: AdmissionRequest
-) -> Decision:
-    status = state.keys.get(request.key_id)
-    if status is not KeyStatus.ACTIVE:
-        return Decision(Refusal.KEY_NOT_ACTIVE, key_status=status)
-    if project.archived:
-        return Decision(Refusal.PROJECT_ARCHIVED)
-    if project.models and not allows(project.models, request.model):
-        return Decision(Refusal.MODEL_NOT_ALLOWED)
-    # Tests `state.key_models` first, because few keys have a model list, and hashing a key's id is
-    # slow.
-    if state.key_models and not allows(state.key_models.get(request.key_id, ()), request.model):
-        return Decision(Refusal.MODEL_NOT_ALLOWED)
-    if state.stopped:
-        limit = state.overage_bound_picousd or 0
-        return Decision(Refusal.OVERAGE, available_picousd=state.balance_picousd, limit=limit)
-    # Checks credit and caps before rate and concurrency, because an operator may have to raise
-    # them. Rate and concurrency always recover by themselves.
-    return (
-        _refuse_by_credit(working, request)
-        or _refuse_by_overage_in_flight(state, working, request)
-        or _refuse_by_cap(Refusal.ORGANIZATION_CAP, state.cap, working.spend, request)
-        or _refuse_by_cap(Refusal.PROJECT_CAP, project.cap, project.spend, request)
-        or _refuse_by_period_cap(state, working, request)
-        or _refuse_by_rate(project)
-        or _refuse_by_concurrency(project)
-        or ADMITTED
-    )
-
-
-def _refuse_by_credit(working: _BatchState, request: AdmissionRequest) -> Decision | None:
-    # With a negative available amount, even a request with a hold of zero is refused.
-    if request.hold_picousd <= working.available and working.available >= 0:
-        return None
-    held = working.spend.held_picousd + working.spend.unsettled_picousd
-    return Decision(
-        Refusal.CREDIT,
-        needed_picousd=request.hold_picousd,
-        available_picousd=working.available,
-        held_picousd=held,
-        spent_picousd=working.spend.settled_picousd,
-        # A retry is useful if the credit suffices after all calls in flight have ended without
-        # cost. Unsettled holds do not end by themselves, so they do not count here.
-        retry_after_s=1
-        if request.hold_picousd <= working.available + working.spend.held_picousd
-        else None,
-    )
-
-
-def _refuse_by_overage_in_flight(
-    state: AccountState, working: _BatchState, request: AdmissionRequest
-) -> Decision | None:
-    """Refuses a request if the balance could fall below minus the overage bound. To prevent that,
-    the available amount plus the bound must cover the highest possible overage of all calls in
-    flight."""
-    bound = state.overage_bound_picousd
-    if bound is None:
-        return None
-    covered = working.available - request.hold_picousd + bound
-    if working.overage_in_flight + request.overage_max_picousd <= covered:
-        return None
-    held = working.spend.held_picousd
-    return Decision(
-        Refusal.OVERAGE_IN_FLIGHT,
-        needed_picousd=request.hold_picousd + request.overage_max_picousd,
-        available_picousd=working.available - working.overage_in_flight,
-        held_picousd=held + working.spend.unsettled_picousd,
-        spent_picousd=working.spend.settled_picousd,
-        limit=bound,
-        # A retry is useful if the request fits after all calls in flight have ended without cost.
-        retry_after_s=1 if request.overage_max_picousd <= covered + held else None,
-    )
-
-
 def _refuse_by_cap(
     refusal: Refusal, cap: Cap | None, spend: Spend, request: AdmissionRequest
 ) -> Decision | None:
     return None if cap is None else _refuse_by_cap_amount(refusal, spend.under(cap), spend, request)
-
-
-def _refuse_by_period_cap(
-    state: AccountState, working: _BatchState, request: AdmissionRequest
-) -> Decision | None:
-    for subject, period in _period_cap_keys(state, working, request):
-        cap = working.period_caps[subject, period]
-        refusal, spend = Refusal.KEY_CAP, working.projects[request.project_id].spend
-        if subject is None:
-            refusal, spend = Refusal.ORGANIZATION_CAP, working.spend
-        elif subject == request.project_id:
-            refusal = Refusal.PROJECT_CAP
-        refused = _refuse_by_cap_amount(refusal, cap, spend, request)
-        if refused is not None:
-            return replace(refused, period=period, resets_at=period_end(period, cap.number))
-    return None
 
 
 def _refuse_by_cap_amount(
@@ -394,15 +461,6 @@ def _refuse_by_cap_amount(
     )
 
 
-def _period_cap_keys(
-    state: AccountState, working: _BatchState, request: AdmissionRequest
-) -> list[tuple[CapSubject, CapPeriod]]:
-    if not working.period_caps:
-        return []
-    first_key_id = state.first_keys.get(request.key_id, request.key_id)
-    return caps_of(working.period_caps, request.project_id, first_key_id)
-
-
 def _refuse_by_rate(project: ProjectState) -> Decision | None:
     missing = RATE_UNITS_PER_REQUEST - project.rate_units
     if missing <= 0:
@@ -416,27 +474,8 @@ def _refuse_by_rate(project: ProjectState) -> Decision | None:
     )
 
 
-def _refuse_by_concurrency(project: ProjectState) -> Decision | None:
-    if project.live_holds < project.concurrency:
-        return None
+def _refuse_by_concurrency(project: ProjectState) -> Decision:
     return Decision(Refusal.CONCURRENCY, limit=project.concurrency, retry_after_s=1)
-
-
-def _consume(
-    state: AccountState, working: _BatchState, project: ProjectState, request: AdmissionRequest
-) -> None:
-    """Counts an admitted request in the state of the batch."""
-    for key in _period_cap_keys(state, working, request):
-        working.period_caps[key] = working.period_caps[key].with_hold(request.hold_picousd)
-    working.available -= request.hold_picousd
-    working.overage_in_flight += request.overage_max_picousd
-    working.spend = working.spend.with_hold(request.hold_picousd)
-    working.projects[request.project_id] = replace(
-        project,
-        spend=project.spend.with_hold(request.hold_picousd),
-        live_holds=project.live_holds + 1,
-        rate_units=project.rate_units - RATE_UNITS_PER_REQUEST,
-    )
 
 
 def _refill_rate(project: ProjectState, now_us: int) -> ProjectState:
@@ -452,24 +491,3 @@ def _refill_rate(project: ProjectState, now_us: int) -> ProjectState:
     level = min(full, project.rate_units + max(0, elapsed) * project.requests_per_minute)
     at_us = project.rate_at_us if -_US_PER_MINUTE <= elapsed < 0 else now_us
     return replace(project, rate_units=level, rate_at_us=at_us)
-
-
-def _check_conservation(
-    before: AccountState,
-    after: AccountState,
-    requests: Sequence[AdmissionRequest],
-    decisions: Sequence[Decision],
-) -> None:
-    """Asserts that the batch neither creates nor loses money. The assertions run in production,
-    because a defect here would cost an organization money."""
-    admitted = sum(
-        request.hold_picousd
-        for request, decision in zip(requests, decisions, strict=True)
-        if decision.refusal is None
-    )
-    assert before.available_picousd - after.available_picousd == admitted
-    assert after.spend.held_picousd - before.spend.held_picousd == admitted
-    assert after.available_picousd >= 0 or admitted == 0
-    bound = after.overage_bound_picousd
-    if bound is not None and any(decision.refusal is None for decision in decisions):
-        assert after.overage_in_flight_picousd <= after.available_picousd + bound

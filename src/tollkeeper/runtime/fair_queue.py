@@ -7,7 +7,7 @@ for at most one item from each lane. `FairSlots` is a semaphore whose waiters ar
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from tollkeeper.runtime.timeouts import timeout_at
@@ -34,11 +34,6 @@ class FairQueue(Generic[T]):
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[T]:
-        """Yields all items, lane by lane."""
-        for lane in self._lanes.values():
-            yield from lane
-
     def push(self, owner: Hashable, item: T) -> None:
         """Adds an item to the owner's lane. Raises QueueFull."""
         if self._count >= self._items_max:
@@ -51,15 +46,6 @@ class FairQueue(Generic[T]):
         else:
             raise QueueFull
         self._count += 1
-
-    def take(self, items_max: int) -> list[T]:
-        """Removes and returns up to `items_max` items, round-robin. If all items fit, returns them lane by
-        lane instead."""
-        if self._count > items_max:
-            return [self.pop() for _ in range(items_max)]
-        items = [*self]
-        self.clear()
-        return items
 
     def pop(self, may_go: Callable[[Hashable], bool] | None = None) -> T:
         """Removes and returns an item from the next lane for whose owner `may_go` returns True. Raises
@@ -88,10 +74,6 @@ class FairQueue(Generic[T]):
         if not lane:
             del self._lanes[owner]
         return True
-
-    def clear(self) -> None:
-        self._lanes.clear()
-        self._count = 0
 
 
 class FairSlots:

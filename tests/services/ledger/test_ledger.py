@@ -30,7 +30,7 @@ from tests.support.proof import Proof
 from tollkeeper.domain.access import KeyStatus, OrganizationId
 from tollkeeper.domain.admission import Decision, Refusal
 from tollkeeper.domain.errors import Unavailable
-from tollkeeper.services.ledger import holds
+from tollkeeper.services.ledger import group_writer, holds
 from tollkeeper.storage import resolutions
 from tollkeeper.storage.database import Database
 
@@ -319,7 +319,8 @@ async def test_a_full_queue_is_refused_and_leaves_nothing(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tenant = await make_tenant(process.database, credit=100)
-    monkeypatch.setattr(process.ledger._holds._common._queue, "_items_max", 3)
+    monkeypatch.setattr(group_writer, "BATCH_MAX", 1)
+    monkeypatch.setattr(process.ledger._holds._common, "_queued_max", 3)
     results = await asyncio.gather(
         *[process.ledger.hold(hold_of(tenant, 1)) for _ in range(5)], return_exceptions=True
     )

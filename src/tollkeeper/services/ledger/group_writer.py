@@ -55,13 +55,13 @@ class GroupQueue(Generic[T, R]):
         self._owner = owner
         self._lane = _no_owner if in_order else owner
         self._handout = handout
-        items_max = sys.maxsize if queued_max is None else queued_max
-        # The items that were neither taken into a batch nor withdrawn.
+        self._queued_max = sys.maxsize if queued_max is None else queued_max
+        assert self._queued_max >= BATCH_MAX
+        # The items that were neither taken into a batch nor withdrawn, in order of arrival.
         self._queued: dict[asyncio.Future[R], T] = {}
-        lane_max = items_max if self._lane is _no_owner else QUEUED_OF_OWNER_MAX
-        self._queue: FairQueue[asyncio.Future[R]] = FairQueue(
-            items_max=items_max, lane_max=lane_max
-        )
+        # The futures of these items, by owner, if there are more items than fit in a batch. It may
+        # also contain futures whose items were withdrawn.
+        self._turns: FairQueue[asyncio.Future[R]] | None = None
         # The batch that is being written.
         self._batch: dict[asyncio.Future[R], T] = {}
         self._running: asyncio.Task[None] | None = None
@@ -82,14 +82,26 @@ class GroupQueue(Generic[T, R]):
         loop = asyncio.get_running_loop()
         if result is None:
             result = loop.create_future()
-        try:
-            self._queue.push(self._lane(item), result)
-        except QueueFull:
-            raise Unavailable("The ledger is overloaded; try again.", retry_after_s=2) from None
+        if self._turns is not None or len(self._queued) >= BATCH_MAX:
+            self._await_turn(item, result)
         self._queued[result] = item
         if self._running is None:
             self._running = loop.create_task(self._run(), name=self._name)
         return result
+
+    def _await_turn(self, item: T, result: asyncio.Future[R]) -> None:
+        """Queues an item that may not fit in the next batch in the lane of its owner."""
+        if self._turns is None:
+            lane_max = self._queued_max
+            if self._lane is not _no_owner:
+                lane_max = min(lane_max, QUEUED_OF_OWNER_MAX)
+            self._turns = FairQueue(items_max=self._queued_max, lane_max=lane_max)
+            for earlier, earlier_item in self._queued.items():
+                self._turns.push(self._lane(earlier_item), earlier)
+        try:
+            self._turns.push(self._lane(item), result)
+        except QueueFull:
+            raise Unavailable("The ledger is overloaded; try again.", retry_after_s=2) from None
 
     def withdraw(self, result: asyncio.Future[R]) -> bool:
         """Withdraws the item of this future. Returns False if the item is being written or was
@@ -102,11 +114,15 @@ class GroupQueue(Generic[T, R]):
 
     def take(self) -> dict[asyncio.Future[R], T]:
         """Takes the next batch from the queue. The batch is empty if no item waits."""
-        queued, self._batch = self._queued, {}
-        while self._queue and not self._batch:
-            # All of the taken items may have been withdrawn. Then the loop takes more items.
-            taken = self._queue.take(BATCH_MAX)
-            self._batch = {result: queued.pop(result) for result in taken if result in queued}
+        if self._turns is None or len(self._queued) <= BATCH_MAX:
+            self._batch, self._queued, self._turns = self._queued, {}, None
+        else:
+            self._batch = {}
+            while len(self._batch) < BATCH_MAX:
+                result = self._turns.pop()
+                if result in self._queued:  # otherwise the item was withdrawn
+                    self._batch[result] = self._queued.pop(result)
+        if self._batch:
             observe_batch(self._name, len(self._batch))
         return self._batch
 
@@ -150,9 +166,8 @@ class GroupQueue(Generic[T, R]):
             await self._work()
         except BaseException:
             # The task was stopped or has a bug. Without an error, the callers would wait forever.
-            waiting = [*self._batch, *self._queue]
-            self._queue.clear()
-            self._queued.clear()
+            waiting = [*self._batch, *self._queued]
+            self._queued, self._turns = {}, None
             self.fail(waiting, Unavailable("The gateway is shutting down."))
             raise
         finally:

@@ -2,8 +2,6 @@
 cannot."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tollkeeper.domain.errors import TollkeeperError
@@ -39,12 +37,7 @@ class HoldWrites:
         self._written_at = asyncio.get_running_loop().time()
         self._failure = None
 
-    @contextmanager
-    def noting_failures(self) -> Iterator[None]:
-        try:
-            yield
-        except _ORGANIZATION_ERRORS:
-            raise
-        except TollkeeperError as exc:
-            self._failure = operator_reason(exc)
-            raise
+    def failed(self, error: TollkeeperError) -> None:
+        """Records the error, unless it is one that a single organization can cause."""
+        if not isinstance(error, _ORGANIZATION_ERRORS):
+            self._failure = operator_reason(error)

@@ -3,15 +3,16 @@ wait, and the only code that admits or refuses holds."""
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from itertools import chain
+from operator import attrgetter
 
 import structlog
 from msgspec.structs import replace as replace_fields
 
 from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.admission import REFUSED_AS_UNKNOWN, Decision, decide
+from tollkeeper.domain.admission import REFUSED_AS_UNKNOWN, AccountBatch, Decision
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.ledger import Hold, LockedAccounts
 from tollkeeper.domain.policy_set import NO_POLICIES, PolicySet
@@ -36,9 +37,8 @@ _log = structlog.get_logger("tollkeeper.ledger")
 
 _Waiting = asyncio.Future[Decision]
 
-
-def _organization(hold: Hold) -> int:
-    return hold.organization_id.int
+# An integer, which hashes faster than a UUID.
+_organization = attrgetter("organization_id.int")
 
 
 class Holds:
@@ -52,13 +52,14 @@ class Holds:
         policies: PolicyDirectory,
         handout: Handout,
         *,
-        committed: Callable[[Hold], None],
+        committed: Callable[[Iterable[Hold]], None],
         unused: Callable[[Hold], None],
         in_doubt: Callable[[Hold], None],
     ) -> None:
-        """`handout` delivers the decisions to the waiting callers. `committed` is called with each
-        created hold, `unused` with each created hold whose caller no longer waits, and `in_doubt`
-        with each hold whose commit was not answered, so that the hold may exist or not."""
+        """`handout` delivers the decisions to the waiting callers. `committed` is called with
+        all created holds of a batch, `unused` with each created hold whose caller no longer waits,
+        and `in_doubt` with each hold whose commit was not answered, so that the hold may exist or
+        not."""
         self._store = store
         self._policies = policies
         self._committed = committed
@@ -69,15 +70,14 @@ class Holds:
         self._common: GroupQueue[Hold, Decision] = GroupQueue(
             self._hold_common, name="holds", owner=_organization, handout=handout
         )
+        # Queues a hold and returns the future of its decision.
+        self.submit = self._common.submit
         self._separate: dict[OrganizationId, GroupQueue[Hold, Decision]] = {}
         self._separate_slots = asyncio.Semaphore(_SEPARATE_AT_ONCE)
 
     @property
     def queues(self) -> list[GroupQueue[Hold, Decision]]:
         return [self._common, *self._separate.values()]
-
-    def submit(self, hold: Hold) -> asyncio.Future[Decision]:
-        return self._common.submit(hold)
 
     def withdraw(self, result: asyncio.Future[Decision]) -> bool:
         """Withdraws a queued hold. Returns False if the hold is being written or was written."""
@@ -101,17 +101,15 @@ class Holds:
         while batch := parts.pop() if parts else self._take(queue):
             holds = [*batch.values()]
             try:
-                with self.writes.noting_failures():
-                    async with slot, self._store.hold_transaction() as transaction:
-                        locked = await transaction.lock(holds, lock_wait_s=lock_wait_s)
-                        # The policies are read while the accounts are locked, so that no policy
-                        # changes before the commit.
-                        connection, epochs = transaction.connection, locked.epochs
-                        current = await self._policies.current(connection, epochs)
-                        holds = _with_verdicts(holds, current)
-                        accounts, decisions = decide_all(locked, holds)
-                        decisions = _with_policies(holds, decisions, current)
-                        await transaction.write(accounts, admitted(holds, decisions))
+                async with slot, self._store.hold_transaction() as transaction:
+                    locked = await transaction.lock(holds, lock_wait_s=lock_wait_s)
+                    # The policies are read while the accounts are locked, so that no policy
+                    # changes before the commit.
+                    current = await self._policies.current(transaction.connection, locked.epochs)
+                    holds = _with_verdicts(holds, current)
+                    accounts, decisions, admitted = decide_all(locked, holds)
+                    decisions = _with_policies(holds, decisions, current)
+                    await transaction.write(accounts, admitted)
             except Contention as exc:
                 contentions += 1
                 if contentions < _CONTENTION_TRIES:
@@ -121,6 +119,7 @@ class Holds:
                     continue
                 queue.fail(batch, exc)
             except CommitInDoubt as exc:
+                self.writes.failed(exc)
                 # No call was sent with these holds, so the holds that were committed must be
                 # released.
                 for hold in holds:
@@ -130,6 +129,7 @@ class Holds:
                 if is_common and isinstance(exc, AccountBusy):
                     self._move_to_separate(batch)
                 else:
+                    self.writes.failed(exc)
                     queue.fail(batch, exc)
             except Exception as exc:  # noqa: BLE001 - delivered to the waiting callers
                 # Retry the holds of each organization in a separate queue and, if that fails, each
@@ -143,7 +143,8 @@ class Holds:
                     parts = [{waiting: hold} for waiting, hold in reversed(batch.items())]
             else:
                 report_stopped(locked.states, accounts.states)
-                self._hand_out(queue, batch, decisions)
+                self._note_committed(batch, decisions, admitted)
+                queue.give(batch, decisions)
             contentions = 0
 
     def _take(self, queue: GroupQueue[Hold, Decision]) -> dict[_Waiting, Hold]:
@@ -187,29 +188,19 @@ class Holds:
         queue = GroupQueue(hold_separate, name="holds of one organization")
         return queue
 
-    def _hand_out(
-        self,
-        queue: GroupQueue[Hold, Decision],
-        batch: dict[_Waiting, Hold],
-        decisions: Sequence[Decision],
+    def _note_committed(
+        self, batch: dict[_Waiting, Hold], decisions: Sequence[Decision], admitted: Sequence[Hold]
     ) -> None:
-        for (waiting, hold), decision in zip(batch.items(), decisions, strict=True):
-            if decision.refusal is None:
-                self._committed(hold)
-                if waiting.done():
-                    # The caller no longer waits, so the hold is not needed. The hold may be
-                    # released a second time when the caller's task ends; only the first release has
-                    # an effect.
-                    self._unused(hold)
-        if any(decision.refusal is None for decision in decisions):
+        """Reports the created holds to `committed`, and those whose callers no longer wait to
+        `unused`. Such a hold may be released a second time when the caller's task ends; only the
+        first release has an effect."""
+        if admitted:
             self.writes.succeeded()
-        queue.give(batch, decisions)
-
-
-def admitted(holds: Sequence[Hold], decisions: Sequence[Decision]) -> list[Hold]:
-    return [
-        hold for hold, decision in zip(holds, decisions, strict=True) if decision.refusal is None
-    ]
+            self._committed(admitted)
+        if any(map(asyncio.Future.done, batch)):
+            for (waiting, hold), decision in zip(batch.items(), decisions, strict=True):
+                if waiting.done() and decision.refusal is None:
+                    self._unused(hold)
 
 
 def _with_verdicts(holds: list[Hold], current: dict[OrganizationId, PolicySet]) -> list[Hold]:
@@ -236,23 +227,19 @@ def _with_policies(
 
 def decide_all(
     locked: LockedAccounts, holds: Sequence[Hold]
-) -> tuple[LockedAccounts, list[Decision]]:
-    """Returns the accounts after all decisions, and one decision for each hold. The holds of one
-    organization are decided in order. Organizations do not affect one another. Holds of unknown
-    organizations are refused."""
-    # The positions of each organization's holds. The keys are ids as integers, which hash faster
-    # than UUIDs.
-    positions: dict[int, list[int]] = {}
-    for position, hold in enumerate(holds):
-        positions.setdefault(hold.organization_id.int, []).append(position)
-    states = dict(locked.states)
-    decisions = [REFUSED_AS_UNKNOWN] * len(holds)
-    for organization_id in locked.states:
-        own_positions = positions[organization_id.int]
-        requests = [holds[position] for position in own_positions]
-        states[organization_id], decided = decide(
-            states[organization_id], requests, now_us=locked.now_us, month=locked.month
-        )
-        for position, decision in zip(own_positions, decided, strict=True):
-            decisions[position] = decision
-    return replace(locked, states=states), decisions
+) -> tuple[LockedAccounts, list[Decision], list[Hold]]:
+    """Returns the accounts after all decisions, one decision for each hold, and the admitted holds.
+    The holds of one organization are decided in order. Organizations do not affect one another.
+    Holds of unknown organizations are refused."""
+    now_us, month = locked.now_us, locked.month
+    batches: dict[int, AccountBatch[Hold]] = {
+        organization_id.int: AccountBatch(state, now_us=now_us, month=month)
+        for organization_id, state in locked.states.items()
+    }
+    decisions = []
+    for hold in holds:
+        batch = batches.get(hold.organization_id.int)
+        decisions.append(REFUSED_AS_UNKNOWN if batch is None else batch.decide(hold))
+    states = dict(zip(locked.states, [batch.after() for batch in batches.values()], strict=True))
+    admitted = [*chain.from_iterable(batch.admitted for batch in batches.values())]
+    return LockedAccounts(states, locked.epochs, now_us, month), decisions, admitted

@@ -6,8 +6,10 @@ module owns the hold and releases it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -26,6 +28,7 @@ from tollkeeper.services.request_ids import new_request_id
 from tollkeeper.storage.ledger_store import LedgerStore
 
 T = TypeVar("T")
+Outcome = TypeVar("Outcome", bound=Resolution | Mark)
 
 _WRITE_AGAIN = Backoff(first_s=0.05, max_s=2.0)
 # The maximum time that a caller waits for admission: slightly longer than the database's timeouts.
@@ -38,11 +41,17 @@ _RELEASED_BY = "the caller no longer waited for the hold"
 _log = structlog.get_logger("tollkeeper.ledger")
 
 
-class _FinishedCall(msgspec.Struct, frozen=True, gc=False):
+class _FinishedCall(msgspec.Struct, Generic[Outcome], frozen=True, gc=False):
     """Contains the outcome of a call, and the call's hold if the caller of `resolve` passed it."""
 
-    outcome: Resolution | Mark
+    outcome: Outcome
     hold: Hold | None
+
+
+# Integers, which hash faster than UUIDs.
+_hold_id = attrgetter("id.int")
+_organization = attrgetter("outcome.organization_id.int")
+_reservation_id = attrgetter("outcome.reservation_id.int")
 
 
 class Ledger:
@@ -62,21 +71,21 @@ class Ledger:
         self.hold_writes = self._holds.writes
         # The queues below reject no item. Each has at most one item for each hold, and the
         # concurrency limits of projects limit the number of holds.
-        self._resolutions: GroupWriter[_FinishedCall, bool] = GroupWriter(
-            self._write_resolutions,
+        self._resolutions: GroupWriter[_FinishedCall[Resolution], bool] = GroupWriter(
+            partial(self._write_finished, store.resolve_all),
             name="resolutions",
             queued_max=None,
-            owner=lambda call: call.outcome.organization_id.int,
+            owner=_organization,
             in_order=True,
             handout=self.handout,
         )
-        self._marks: GroupWriter[_FinishedCall, bool] = GroupWriter(
-            self._write_marks, name="marks", queued_max=None
+        self._marks: GroupWriter[_FinishedCall[Mark], bool] = GroupWriter(
+            partial(self._write_finished, store.mark_all), name="marks", queued_max=None
         )
         self._in_doubt: GroupWriter[Hold, None] = GroupWriter(
             self._release_in_doubt, name="holds in doubt", queued_max=None
         )
-        # The ids of open holds as integers, which hash faster than UUIDs.
+        # The ids of open holds.
         self._open: set[int] = set()
 
     @property
@@ -134,8 +143,11 @@ class Ledger:
         written_s_ago = self.hold_writes.state.written_s_ago
         if written_s_ago is not None and written_s_ago < _RECENT_WRITE_S:
             return
-        with self.hold_writes.noting_failures():
+        try:
             await self._store.try_hold(new_request_id())
+        except TollkeeperError as exc:
+            self.hold_writes.failed(exc)
+            raise
         self.hold_writes.succeeded()
 
     def resolve(self, resolution: Resolution, hold: Hold | None = None) -> asyncio.Future[bool]:
@@ -171,8 +183,8 @@ class Ledger:
     def _writers(self) -> list[GroupQueue[Any, Any]]:
         return [*self._holds.queues, self._resolutions, self._marks, self._in_doubt]
 
-    def _note_open(self, hold: Hold) -> None:
-        self._open.add(hold.id.int)
+    def _note_open(self, holds: Iterable[Hold]) -> None:
+        self._open.update(map(_hold_id, holds))
 
     def _note_in_doubt(self, hold: Hold) -> None:
         """Queues the release of a hold that may exist or not, because its commit was not
@@ -202,52 +214,47 @@ class Ledger:
 
     async def _release_in_doubt(self, holds: Sequence[Hold]) -> Sequence[None]:
         await _until_written(lambda: self._store.release_in_doubt(holds), len(holds))
-        self._open.difference_update(hold.id.int for hold in holds)
+        self._open.difference_update(map(_hold_id, holds))
         return [None] * len(holds)
 
     # Resolutions and marks are retried without a time limit, because the money is already spent.
 
-    async def _write_resolutions(self, batch: Sequence[_FinishedCall]) -> Sequence[bool]:
-        async def resolve(calls: Sequence[_FinishedCall]) -> Sequence[Ending]:
-            outcomes = [call.outcome for call in calls if isinstance(call.outcome, Resolution)]
-            return await self._store.resolve_all(outcomes)
-
-        return await self._write_finished(batch, resolve)
-
-    async def _write_marks(self, batch: Sequence[_FinishedCall]) -> Sequence[bool]:
-        async def mark(calls: Sequence[_FinishedCall]) -> Sequence[Ending]:
-            outcomes = [call.outcome for call in calls if isinstance(call.outcome, Mark)]
-            return await self._store.mark_all(outcomes)
-
-        return await self._write_finished(batch, mark)
-
     async def _write_finished(
         self,
-        batch: Sequence[_FinishedCall],
-        write: Callable[[Sequence[_FinishedCall]], Awaitable[Sequence[Ending]]],
+        write: Callable[[Sequence[Outcome]], Awaitable[Sequence[Ending]]],
+        batch: Sequence[_FinishedCall[Outcome]],
     ) -> Sequence[bool]:
         """Writes the outcomes of the batch. If the database has lost holds of the batch, restores
         these holds and writes their outcomes again."""
-        endings = list(await _until_written(lambda: write(batch), len(batch)))
-        lost = [index for index, ending in enumerate(endings) if _is_lost(batch[index], ending)]
-        if lost:
-            lost_calls = [batch[index] for index in lost]
-            holds = [call.hold for call in lost_calls if call.hold is not None]
-            _log.error("holds were lost by the database and are restored", count=len(holds))
-            await _until_written(lambda: self._store.restore_all(holds), len(holds))
-            new_endings = await _until_written(lambda: write(lost_calls), len(lost_calls))
-            for index, ending in zip(lost, new_endings, strict=True):
-                endings[index] = ending
-        self._open.difference_update(call.outcome.reservation_id.int for call in batch)
+        outcomes = [call.outcome for call in batch]
+        endings = list(await _until_written(lambda: write(outcomes), len(batch)))
+        if Ending.MISSING in endings:
+            await self._write_lost(write, batch, endings)
+        self._open.difference_update(map(_reservation_id, batch))
         return [ending is Ending.DONE for ending in endings]
 
-
-def _is_lost(call: _FinishedCall, ending: Ending) -> bool:
-    """Tells whether the database has lost a committed hold that must be restored. A release does
-    not need its hold, because a release charges nothing."""
-    if ending is not Ending.MISSING or call.hold is None:
-        return False
-    return isinstance(call.outcome, Mark) or call.outcome.kind is ResolutionKind.SETTLED
+    async def _write_lost(
+        self,
+        write: Callable[[Sequence[Outcome]], Awaitable[Sequence[Ending]]],
+        batch: Sequence[_FinishedCall[Outcome]],
+        endings: list[Ending],
+    ) -> None:
+        """Restores the holds of the batch that the database has lost, writes their outcomes again,
+        and updates `endings`. A release does not need its hold, because it charges nothing."""
+        lost = [
+            (index, call.outcome, call.hold)
+            for index, (call, ending) in enumerate(zip(batch, endings, strict=True))
+            if ending is Ending.MISSING and call.hold is not None
+            if isinstance(call.outcome, Mark) or call.outcome.kind is ResolutionKind.SETTLED
+        ]
+        if not lost:
+            return
+        indexes, outcomes, holds = zip(*lost, strict=True)
+        _log.error("holds were lost by the database and are restored", count=len(holds))
+        await _until_written(lambda: self._store.restore_all(holds), len(holds))
+        new_endings = await _until_written(lambda: write(outcomes), len(outcomes))
+        for index, ending in zip(indexes, new_endings, strict=True):
+            endings[index] = ending
 
 
 async def _until_written(work: Callable[[], Awaitable[T]], count: int) -> T:
