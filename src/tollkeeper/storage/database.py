@@ -10,8 +10,7 @@ from types import TracebackType
 
 import psycopg
 from psycopg import errors as pg
-from psycopg.abc import Buffer
-from psycopg.adapt import Loader
+from psycopg.types.numeric import IntLoader
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
 from tollkeeper.domain.errors import Unavailable
@@ -213,7 +212,8 @@ class Database:
     async def _configure(self, connection: Connection) -> None:
         assert isinstance(connection, WatchedConnection)
         connection.answer_within_s = self._answer_within_s
-        connection.adapters.register_loader("numeric", _PicousdLoader)
+        # In our schema, numeric columns have no fractions, so they are read as exact integers.
+        connection.adapters.register_loader("numeric", IntLoader)
         await connection.execute(self._session_settings)
 
     def _translated(self, error: Exception) -> Exception:
@@ -283,13 +283,6 @@ class _RoundTripsBlock(AbstractAsyncContextManager[RoundTrips]):
                 raise translated from exc
         else:
             database.reachability.answered()
-
-
-class _PicousdLoader(Loader):
-    """Reads numeric columns as exact integers. In our schema, numeric columns have no fractions."""
-
-    def load(self, data: Buffer) -> int:
-        return int(bytes(data))
 
 
 def operator_reason(error: BaseException) -> str:

@@ -7,6 +7,7 @@ admission reads (a key or a project) locks the organization's account first.
 """
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, LiteralString
 from uuid import UUID
 
@@ -29,7 +30,7 @@ from tollkeeper.storage.period_caps import ResolvedReservation
 from tollkeeper.storage.planning import INDEX_LOOKUP_SETTINGS
 from tollkeeper.storage.price_columns import prices
 from tollkeeper.storage.processes import HEARTBEAT, heartbeat
-from tollkeeper.storage.round_trips import BoundStatement, Rows, Statement
+from tollkeeper.storage.round_trips import BoundStatement, Rows, Statement, id_array
 
 _encode = msgspec.json.Encoder().encode
 
@@ -91,17 +92,16 @@ def lock_statements(
     """Returns the statements of `lock_accounts` in the order in which they must run.
     `locked_accounts` reads their rows."""
     # Integers hash faster than UUIDs and sort in the same order.
-    by_number = {organization_id.int: organization_id for organization_id, _ in projects}
-    organizations: list[UUID] = [by_number[number] for number in sorted(by_number)]
-    pairs = {(pair[0].int, pair[1].int): pair for pair in projects}.values()
-    organization_of_pair: list[UUID] = [pair[0] for pair in pairs]
-    project_of_pair: list[UUID] = [pair[1] for pair in pairs]
-    unique_keys: list[UUID] = list({key_id.int: key_id for key_id in keys}.values())
+    organizations = id_array(sorted({organization_id.int for organization_id, _ in projects}))
+    pairs = {(organization_id.int, project_id.int) for organization_id, project_id in projects}
     return (
         _LOCK_ACCOUNTS.bind(organizations),
-        _READ_CLOCK_AND_KEYS.bind(organizations, unique_keys),
+        _READ_CLOCK_AND_KEYS.bind(organizations, id_array({key_id.int for key_id in keys})),
         _PROJECTS_AND_FOLDS.bind(
-            organizations, organizations, organization_of_pair, project_of_pair
+            organizations,
+            organizations,
+            id_array(organization_id for organization_id, _ in pairs),
+            id_array(project_id for _, project_id in pairs),
         ),
     )
 
@@ -244,30 +244,37 @@ def write_holds_statements(
     }
     rows = [
         {
-            "organization_id": hold.organization_id,
-            "id": hold.id,
-            "project_id": hold.project_id,
-            "api_key_id": hold.key_id,
-            "model": hold.model,
-            "hold": hold.hold_picousd,
-            "overage_max": hold.overage_max_picousd,
+            **dict(zip(_COLUMNS_OF_HOLD, _values_of_hold(hold), strict=True)),
             **hold_prices(hold),
-            "prompt_tokens_max": hold.bounds.prompt_tokens,
-            "choices": hold.bounds.choices,
-            "output_tokens_max": hold.bounds.output_tokens_each,
-            "images": hold.bounds.images,
-            "web_searches": hold.bounds.web_searches,
-            "input_audio_tokens_max": hold.bounds.input_audio_tokens,
-            "output_audio_tokens_max": hold.bounds.output_audio_tokens_each,
             **cap_periods[hold.organization_id.int],
         }
         for hold in holds
     ]
-    documents = _state_documents(accounts.states)
+    process = process_id.hex
     write_holds = _WRITE_HOLDS.bind(
-        *documents, process_id, process_id, accounts.now_us, _document(rows)
+        *_state_documents(accounts.states), process, process, accounts.now_us, _document(rows)
     )
     return write_holds, *period_caps.write_statements(accounts.states)
+
+
+# For columns of the table `reservations`: the value of a hold.
+_COLUMNS_OF_HOLD = {
+    "organization_id": "organization_id",
+    "id": "id",
+    "project_id": "project_id",
+    "api_key_id": "key_id",
+    "model": "model",
+    "hold": "hold_picousd",
+    "overage_max": "overage_max_picousd",
+    "prompt_tokens_max": "bounds.prompt_tokens",
+    "choices": "bounds.choices",
+    "output_tokens_max": "bounds.output_tokens_each",
+    "images": "bounds.images",
+    "web_searches": "bounds.web_searches",
+    "input_audio_tokens_max": "bounds.input_audio_tokens",
+    "output_audio_tokens_max": "bounds.output_audio_tokens_each",
+}
+_values_of_hold = attrgetter(*_COLUMNS_OF_HOLD.values())
 
 
 def _spending_day_column(state: AccountState, now_us: int) -> dict[str, int]:

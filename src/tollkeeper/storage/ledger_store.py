@@ -6,6 +6,7 @@ written. The module makes no decisions about money and calls no service.
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from operator import attrgetter
 from types import TracebackType
 from uuid import UUID
 
@@ -49,6 +50,10 @@ class MonthClosed(Unavailable):
         )
 
 
+# The organization, the project and the key of a hold, as integers, which hash faster than UUIDs.
+_subjects = attrgetter("organization_id.int", "project_id.int", "key_id.int")
+
+
 class HoldTransaction:
     """Runs one transaction that creates holds (amounts reserved before calls), in two network round
     trips: `lock`, and then `write`, which also commits. If an organization has period caps (caps
@@ -71,8 +76,9 @@ class HoldTransaction:
         """Locks the accounts of the holds and reads the data for their admission. Raises
         `AccountBusy` if waiting for a lock takes longer than `lock_wait_s` or, if `lock_wait_s` is
         None, longer than the connection's lock timeout."""
-        projects = [(hold.organization_id, hold.project_id) for hold in holds]
-        keys = [hold.key_id for hold in holds]
+        unique = dict(zip(map(_subjects, holds), holds, strict=True)).values()
+        projects = [(hold.organization_id, hold.project_id) for hold in unique]
+        keys = [hold.key_id for hold in unique]
         statements = ledger.lock_statements(projects, keys)
         try:
             _, *rows = await self._trips.begin(ledger.fast_transaction(lock_wait_s), *statements)

@@ -6,6 +6,7 @@ sizes. The module `planning` describes the statements that run for every call.
 """
 
 from collections.abc import Sequence
+from operator import attrgetter
 from uuid import UUID
 
 import msgspec
@@ -103,17 +104,18 @@ def resolve_statement(resolutions: Sequence[Resolution]) -> BoundStatement:
     """Returns the statement that resolves each reservation once. Its rows are the ids of the
     reservations that it resolved. If a reservation has two resolutions in the batch, the first
     resolution counts. Reservations that do not exist are skipped."""
-    # The keys are integers, which hash and compare faster than UUIDs. The order is reversed, so
-    # that the first of two resolutions replaces the second.
-    by_id = {
-        (resolution.reservation_id.int, resolution.organization_id.int): resolution
-        for resolution in reversed(resolutions)
-    }
+    # The order is reversed, so that the first of two resolutions replaces the second.
+    newest_first = resolutions[::-1]
+    by_id = dict(zip(map(_ids, newest_first), newest_first, strict=True))
     if not by_id:
         return _RESOLVE.bind("[]", FIRST_ID, FIRST_ID)
     lowest, highest = by_id[min(by_id)], by_id[max(by_id)]
     document = _encode(list(by_id.values())).decode()
     return _RESOLVE.bind(document, lowest.reservation_id, highest.reservation_id)
+
+
+# Integers, which hash and compare faster than UUIDs.
+_ids = attrgetter("reservation_id.int", "organization_id.int")
 
 
 async def find_missing(

@@ -8,7 +8,7 @@ the driver's public interface to libpq.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import LiteralString, NamedTuple, TypeAlias
 from uuid import UUID
@@ -17,6 +17,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg import pq
 from psycopg.adapt import AdaptersMap, Transformer
+from psycopg.pq.abc import PGconn, PGresult
 from psycopg.rows import TupleRow
 
 from tollkeeper.storage.watched_connection import WatchedConnection
@@ -54,10 +55,14 @@ class BoundStatement(NamedTuple):
     parameters: tuple[Parameter, ...]
 
 
-# Statements with this name are not prepared: preparing BEGIN and COMMIT would save no time.
-_UNNAMED = ""
-_BEGIN = Statement(_UNNAMED, "BEGIN").bind()
-_COMMIT = Statement(_UNNAMED, "COMMIT").bind()
+# Statements without a name are not prepared: preparing BEGIN and COMMIT would save no time.
+_BEGIN = Statement("", "BEGIN").bind()
+_COMMIT = Statement("", "COMMIT").bind()
+
+_COMMAND_OK = pq.ExecStatus.COMMAND_OK
+_TUPLES_OK = pq.ExecStatus.TUPLES_OK
+_PIPELINE_SYNC = pq.ExecStatus.PIPELINE_SYNC
+_CONNECTION_BAD = pq.ConnStatus.BAD
 
 
 class PlansDropped(Exception):
@@ -128,46 +133,48 @@ class RoundTrips:
 
     async def _send_all(self, *statements: BoundStatement) -> list[Rows]:
         # Converted first, so that an invalid value raises before anything is sent.
-        values = [[as_text(value) for value in bound.parameters] for bound in statements]
+        values = [[*map(as_text, parameters)] for _, parameters in statements]
         await self._prepare(statements)
         watchdog = self.connection.start_watch()
         try:
-            return await self._send_prepared(statements, values)
+            results = await self._exchange(statements, values)
         finally:
             if watchdog is not None:
                 watchdog.cancel()
+        # If the commit was rejected, its error is one more result than there are statements.
+        return [
+            self._rows(result, statement.name)
+            for result, (statement, _) in zip(results, (*statements, _COMMIT), strict=False)
+        ]
 
-    async def _send_prepared(
+    async def _exchange(
         self, statements: Sequence[BoundStatement], values: Sequence[Sequence[bytes | None]]
-    ) -> list[Rows]:
-        pgconn = self.connection.pgconn
+    ) -> list[PGresult]:
+        """Sends the statements and returns their results."""
+        pgconn, names = self.connection.pgconn, self._prepared.names
         pgconn.enter_pipeline_mode()
         try:
             for (statement, _), texts in zip(statements, values, strict=True):
-                if statement.name == _UNNAMED:
-                    pgconn.send_query_params(statement.sql.encode(), texts)
+                if statement.name:
+                    pgconn.send_query_prepared(names[statement.name], texts)
                 else:
-                    pgconn.send_query_prepared(self._prepared.names[statement.name], texts)
+                    pgconn.send_query_params(statement.sql.encode(), texts)
             pgconn.pipeline_sync()
-            await _flush(pgconn)
-            results = [await _next_result(pgconn) for _ in statements]
-            while (end := await _next_result(pgconn)).status != pq.ExecStatus.PIPELINE_SYNC:
-                results.append(end)  # the error of a rejected commit
+            while pgconn.flush():
+                await _ready(pgconn, writing=True)
+                pgconn.consume_input()
+            results = await _read_results(pgconn)
             pgconn.exit_pipeline_mode()
         except BaseException:
             # Results of these statements may still arrive on this connection, so it cannot be used
             # again.
             await self.connection.close()
             raise
-        # If the commit was rejected, its error is one more result than there are statements.
-        return [
-            self._rows(result, statements[at].statement.name if at < len(statements) else _UNNAMED)
-            for at, result in enumerate(results)
-        ]
+        return results
 
     async def _prepare(self, statements: Sequence[BoundStatement]) -> None:
         for statement, _ in statements:
-            if statement.name != _UNNAMED and statement.name not in self._prepared.names:
+            if statement.name and statement.name not in self._prepared.names:
                 name = f"{statement.name}_{self._prepared.generation}"
                 # Record the name before preparing. If this task is interrupted before the server
                 # has prepared the statement, the first use fails, and the statement is prepared
@@ -176,26 +183,24 @@ class RoundTrips:
                 preparing = f"PREPARE {name} AS {statement.numbered}"
                 await self.connection.execute(preparing.encode(), prepare=False)
 
-    def _rows(self, result: pq.abc.PGresult, name: str) -> Rows:
-        status = result.status
-        if status == pq.ExecStatus.COMMAND_OK:
+    def _rows(self, result: PGresult, name: str) -> Rows:
+        if result.status != _TUPLES_OK:
+            if result.status != _COMMAND_OK:
+                raise pg.error_from_result(result, encoding="utf-8")
             return []
-        if status == pq.ExecStatus.TUPLES_OK:
-            transformer = self._prepared.transformers.get(name)
-            if transformer is None:
-                transformer = Transformer(_AdaptersOnly(self.connection.adapters))
-                transformer.set_pgresult(result)
-                if name != _UNNAMED:
-                    self._prepared.transformers[name] = transformer
-            else:
-                # The columns of a prepared statement do not change, so the column loaders are
-                # reused.
-                transformer.set_pgresult(result, set_loaders=False)
-            rows = transformer.load_rows(0, result.ntuples, tuple)
-            # The rows are copies, so the transformer can release the result's memory.
-            transformer.set_pgresult(None, set_loaders=False)
-            return rows
-        raise pg.error_from_result(result, encoding="utf-8")
+        transformer = self._prepared.transformers.get(name)
+        if transformer is None:
+            transformer = Transformer(_AdaptersOnly(self.connection.adapters))
+            transformer.set_pgresult(result)
+            if name:
+                self._prepared.transformers[name] = transformer
+        else:
+            # The columns of a prepared statement do not change, so the column loaders are reused.
+            transformer.set_pgresult(result, set_loaders=False)
+        rows = transformer.load_rows(0, result.ntuples, tuple)
+        # The rows are copies, so the transformer can release the result's memory.
+        transformer.set_pgresult(None, set_loaders=False)
+        return rows
 
 
 def as_text(parameter: Parameter) -> bytes | None:
@@ -205,21 +210,25 @@ def as_text(parameter: Parameter) -> bytes | None:
     if parameter is None:
         return None
     if isinstance(parameter, list):
-        return ("{" + ",".join(map(_array_element, parameter)) + "}").encode()
+        parameter = "{" + ",".join(map(_array_element, parameter)) + "}"
     return _scalar_text(parameter).encode()
 
 
+def id_array(ids: Iterable[int]) -> str:
+    """Returns an array of UUIDs, which are given as integers, in PostgreSQL's text format."""
+    return "{" + ",".join(map("{:032x}".format, ids)) + "}"
+
+
 def _scalar_text(value: object) -> str:
-    match value:
-        case str():
-            if "\0" in value:
-                # The protocol would silently cut off the text at the NUL.
-                raise pg.DataError("PostgreSQL text cannot contain NUL (0x00) characters")
-            return value
-        case UUID():
-            return str(value)
-        case int() if not isinstance(value, bool):
-            return str(value)
+    if isinstance(value, str):
+        if "\0" in value:
+            # The protocol would silently cut off the text at the NUL.
+            raise pg.DataError("PostgreSQL text cannot contain NUL (0x00) characters")
+        return value
+    if isinstance(value, UUID):
+        return value.hex
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
     raise TypeError(f"A value of type {type(value).__name__} cannot be sent as a parameter.")
 
 
@@ -234,26 +243,21 @@ def _array_element(value: Scalar) -> str:
     return f'"{escaped}"'
 
 
-async def _flush(pgconn: pq.abc.PGconn) -> None:
-    while pgconn.flush():
-        await _ready(pgconn, writing=True)
-        pgconn.consume_input()
-
-
-async def _next_result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult:
-    """Returns the next result. Skips the empty results that mark the end of a statement."""
-    while True:
+async def _read_results(pgconn: PGconn) -> list[PGresult]:
+    """Returns the results of all statements that were sent."""
+    results: list[PGresult] = []
+    while not results or results[-1].status != _PIPELINE_SYNC:
         while pgconn.is_busy():
             await _ready(pgconn)
             pgconn.consume_input()
-        result = pgconn.get_result()
-        if pgconn.status == pq.ConnStatus.BAD:
+        # A None marks the end of each statement's results. It never has to be waited for.
+        results += iter(pgconn.get_result, None)
+        if pgconn.status == _CONNECTION_BAD:
             raise pg.OperationalError("the connection to the database is lost")
-        if result is not None:
-            return result
+    return results[:-1]
 
 
-async def _ready(pgconn: pq.abc.PGconn, *, writing: bool = False) -> None:
+async def _ready(pgconn: PGconn, *, writing: bool = False) -> None:
     """Waits until the socket is readable or, with `writing`, readable or writable."""
     loop = asyncio.get_running_loop()
     descriptor = pgconn.socket
