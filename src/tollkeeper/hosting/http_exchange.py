@@ -8,7 +8,7 @@ from email.utils import formatdate
 from functools import lru_cache
 from typing import Protocol
 
-from tollkeeper.api.http.exchange import ClientDisconnected, RequestHead, Work
+from tollkeeper.api.http.exchange import ClientDisconnected, RequestHead
 from tollkeeper.domain.errors import TollkeeperError
 
 # If more of a body than this has arrived, the server stops reading until the application asks for the
@@ -17,7 +17,6 @@ _READ_AHEAD_BYTES = 64 << 10
 # A larger answer body is sent in a separate write, because joining it with its headers would copy it.
 _JOINED_BODY_BYTES_MAX = 64 << 10
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_NO_CONTENT_STATUSES = frozenset({204, 304})
 
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode()
@@ -87,7 +86,11 @@ class HttpExchange:
     finished = False
     # True after a piece of a streamed answer was written.
     wrote = False
-    task: asyncio.Task[None] | None = None
+    # False if the connection is closed after the answer.
+    keep_alive = True
+    # The declared size of the body. 0 if the body is chunked, if there is none, or if the whole request
+    # arrived in one read.
+    content_length = 0
     # The complete body; None while a part of it is missing.
     body: bytes | None = None
     # The part of the body that has arrived so far: bytes if it came in one read, a bytearray otherwise.
@@ -110,14 +113,9 @@ class HttpExchange:
     _on_disconnect: Callable[[], None] | None = None
     _on_stop: Callable[[], None] | None = None
 
-    def __init__(
-        self, link: Link, head: RequestHead, content_length: int, *, keep_alive: bool
-    ) -> None:
+    def __init__(self, link: Link, head: RequestHead) -> None:
         self._link = link
         self.head = head
-        # 0 if the request has no body or a chunked body.
-        self.content_length = content_length
-        self.keep_alive = keep_alive
 
     # Called by the application.
 
@@ -164,7 +162,7 @@ class HttpExchange:
             self.keep_alive = False
         head = answer_head(status, headers, keep_alive=self.keep_alive)
         link = self._link
-        if self.head.method == "HEAD" or status in _NO_CONTENT_STATUSES:
+        if self.head.method == "HEAD":
             link.send(head)
         elif len(body) > _JOINED_BODY_BYTES_MAX:
             link.send(head)
@@ -243,19 +241,15 @@ class HttpExchange:
 
     # Called by the connection and the server.
 
-    async def serve(self, work: Work, serving: "set[HttpExchange]") -> None:
-        """Runs the application's work, and removes this exchange from `serving` when the work ends."""
-        try:
-            await work
-        finally:
-            serving.discard(self)
-            # After a complete answer, `abandon` does nothing.
+    def end_work(self) -> None:
+        """Ends the exchange, because the application's work has ended."""
+        if not self.finished:
             self.abandon()
-            # The callbacks and the task refer to the application's objects, which refer back to this
-            # exchange. Clearing them breaks these reference cycles, so that reference counting frees the
-            # request, with its body and prompt, immediately.
-            self._on_disconnect = self._on_stop = self._grow_to = self.task = self.body = None
-            self._received = b""
+        # The callbacks refer to the application's objects, which refer back to this exchange. Clearing
+        # them breaks these reference cycles, so that reference counting frees the request, with its body
+        # and prompt, immediately.
+        self._on_disconnect = self._on_stop = self._grow_to = None
+        self._received = b""
 
     @property
     def ends_by_itself(self) -> bool:

@@ -69,8 +69,8 @@ class ServerState:
     buffer: memoryview = field(init=False)
     small_buffer: memoryview = field(init=False)
     connections: "set[HttpConnection]" = field(default_factory=set)
-    # The requests on which the application is still working.
-    exchanges: set[HttpExchange] = field(default_factory=set)
+    # The requests on which the application is still working, by the task of this work.
+    exchanges: dict[asyncio.Task[None], HttpExchange] = field(default_factory=dict)
     # True if the server closes each connection after its next answer.
     leaving: bool = False
     # True if the server accepts no further request.
@@ -80,6 +80,9 @@ class ServerState:
         self.room = ConnectionLimit(self.limits.connections_max, HttpConnection.close_if_idle)
         self.buffer = memoryview(bytearray(_BODY_READ_BYTES))
         self.small_buffer = self.buffer[:_READ_BYTES]
+
+    def work_ended(self, task: asyncio.Task[None]) -> None:
+        self.exchanges.pop(task).end_work()
 
 
 class HttpConnection(asyncio.BufferedProtocol):
@@ -376,8 +379,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         work = state.app(exchange)
         # If `work` is None, the application has already answered.
         if work is not None:
-            state.exchanges.add(exchange)
-            exchange.task = self._loop.create_task(exchange.serve(work, state.exchanges))
+            task = self._loop.create_task(work)
+            state.exchanges[task] = exchange
+            task.add_done_callback(state.work_ended)
 
     def _start_next(self) -> None:
         """Starts the next request after an answer is complete."""

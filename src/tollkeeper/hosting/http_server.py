@@ -74,15 +74,14 @@ class HttpServer:
         # `stop_accepting` closes the server in the next iteration of the event loop.
         await asyncio.sleep(0)
         exchanges = self._state.exchanges
-        open_tasks = [exchange.task for exchange in exchanges if exchange.task is not None]
-        if open_tasks:
-            await asyncio.wait(open_tasks, timeout=grace_s)
+        if exchanges:
+            await asyncio.wait(list(exchanges), timeout=grace_s)
         cancelled = []
-        for exchange in list(exchanges):
+        for task, exchange in list(exchanges.items()):
             exchange.stop()
-            if exchange.task is not None and not exchange.ends_by_itself:
-                exchange.task.cancel()
-                cancelled.append(exchange.task)
+            if not exchange.ends_by_itself:
+                task.cancel()
+                cancelled.append(task)
         await asyncio.gather(*cancelled, return_exceptions=True)
         for connection in list(self._state.connections):
             connection.close()

@@ -38,8 +38,8 @@ _CACHED_BYTES_MAX = 4 << 10
 # Matches only a real Content-Length line: the match begins with a line break, and the values of other
 # headers contain no line breaks.
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*(?=\r\n)", re.IGNORECASE)
-# `parse_repeated` needs the digits of the Content-Length and the `\r` within this many bytes.
-_LENGTH_FIELD_BYTES_MAX = 10
+# The maximum number of digits of a Content-Length that `parse_repeated` accepts.
+_LENGTH_DIGITS_MAX = 9
 # Headers that include one of these are not cached, because these change how the body is read.
 _UNCACHED_HEADERS = (b"expect", b"transfer-encoding")
 
@@ -139,24 +139,22 @@ class RequestParser:
         if cached is None or self.overhead_bytes or self.exchange is not None:
             return None
         head, before, after = cached
-        if not data.startswith(before):
+        start, end, body = data.partition(after)
+        if not end:
             return None
-        start = len(before)
-        end = data.find(b"\r", start, start + _LENGTH_FIELD_BYTES_MAX)
-        digits = data[start:end]
-        if end < 0 or not digits.isdigit() or not data.startswith(after, end):
-            return None
-        length, body = int(digits), data[end + len(after) :]
-        if len(body) > length:
-            return None
-        self._different_headers = 0
-        exchange = HttpExchange(self._receiver, head, length, keep_alive=True)
-        if len(body) == length:
+        exchange = HttpExchange(self._receiver, head)
+        if start == b"%b%d" % (before, len(body)):
             exchange.body = body
         else:
-            self.exchange, self._unparsed_left = exchange, length
+            digits = start.removeprefix(before)
+            is_length = digits.isdigit() and len(digits) <= _LENGTH_DIGITS_MAX
+            if not is_length or start != before + digits or int(digits) <= len(body):
+                return None
+            exchange.content_length = self._unparsed_left = int(digits)
+            self.exchange = exchange
             if body:
                 self._take_unparsed(body)
+        self._different_headers = 0
         return exchange
 
     def close(self) -> None:
@@ -292,12 +290,12 @@ class RequestParser:
         path, query = split_target(method, self._target)
         headers, is_http10 = self._headers, version == "1.0"
         length = headers.pop(b"content-length", None)
-        return HttpExchange(
-            self._receiver,
-            RequestHead(method, path, query, headers, is_http10=is_http10),
-            int(length[0]) if length is not None else 0,
-            keep_alive=not is_http10 and llhttp.should_keep_alive(),
-        )
+        head = RequestHead(method, path, query, headers, is_http10=is_http10)
+        exchange = HttpExchange(self._receiver, head)
+        exchange.keep_alive = not is_http10 and llhttp.should_keep_alive()
+        if length is not None:
+            exchange.content_length = int(length[0])
+        return exchange
 
 
 def _not_http() -> InvalidRequest:

@@ -303,7 +303,7 @@ async def test_headers_below_the_limit(quick: Gateway, acme: Tenant) -> None:
 
 
 def _request_tasks() -> int:
-    return sum("HttpExchange.serve" in repr(task.get_coro()) for task in asyncio.all_tasks())
+    return sum("App._answer" in repr(task.get_coro()) for task in asyncio.all_tasks())
 
 
 async def test_caller_who_leaves_inside_the_body_leaves_no_task(

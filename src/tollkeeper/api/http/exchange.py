@@ -86,7 +86,7 @@ class Exchange(StreamWriter, Protocol):
 
     def answer(self, status: int, headers: bytes, body: bytes) -> None:
         """Sends a whole answer. `headers` must include Content-Length, except for a status without
-        a body."""
+        a body; `body` is then empty."""
         ...
 
     def abandon(self) -> None:
