@@ -33,7 +33,7 @@ from tollkeeper.api.http.exchange import (
     RequestHead,
     Work,
 )
-from tollkeeper.api.http.metrics import request_ended, request_opened
+from tollkeeper.api.http.metrics import RequestMetrics
 from tollkeeper.api.http.request_memory import RequestMemory, RequestShare
 from tollkeeper.api.http.router import Router
 from tollkeeper.api.http.sse import EventStream, KeepAlive
@@ -43,7 +43,6 @@ from tollkeeper.domain.errors import PermissionDenied, Unavailable
 from tollkeeper.domain.keys import key_digest
 from tollkeeper.services.audit import act_as
 from tollkeeper.services.request_ids import new_request_id_text
-from tollkeeper.services.request_log import RequestLog
 from tollkeeper.services.use_cases import Services
 
 _encode = msgspec.json.Encoder().encode
@@ -69,6 +68,8 @@ class App:
         self._services = services
         self._authentication = services.authentication
         self._overload = services.inference.overload
+        self._require_rate = services.inference.require_rate
+        self._metrics = RequestMetrics(services.request_log)
         self._conventions = conventions
         self._router = Router(endpoints)
         self._decoders = {
@@ -86,7 +87,7 @@ class App:
         the key is cached, and rejects invalid or excess requests. Returns the remaining work, or None
         if the request is already answered. An overloaded process rejects most requests here, so it
         does not start a task for each of them."""
-        answer, head = _OpenAnswer(exchange, self._services.request_log), exchange.head
+        answer, head = _OpenAnswer(exchange, self._metrics), exchange.head
         caller = None
         try:
             context = head.context
@@ -203,20 +204,19 @@ class App:
         admin key towards the administration rate. This happens before the body is read, so that the
         gateway does not read and parse the bodies of requests that it rejects because of a rate or
         because it is overloaded."""
-        endpoint = context.endpoint
         owner = caller.organization_id.int
         exchange.recognise(owner)
         if context.caller is not caller:
-            _check_caller(endpoint, caller)
+            _check_caller(context.endpoint, caller)
             incoming.check_headers(context, self._conventions)
             context.key_memory = self._request_memory.key_memory(caller)
             context.caller = caller
         if isinstance(caller, AdminCaller):
             act_as(Actor(ActorKind.API, f"admin key {caller.key_id}"))
             self._services.administration_rate.take(caller.organization_id, context.key)
-        elif endpoint.rated:
+        elif context.endpoint.rated:
             self._overload.require_room(owner)
-            self._services.inference.require_rate(caller.project_id)
+            self._require_rate(caller.project_id)
 
 
 def _check_caller(endpoint: AnyEndpoint, caller: Caller) -> None:
@@ -245,11 +245,11 @@ class _OpenAnswer:
     # The status for metrics and the log if the client disconnects before an answer is sent.
     _status = 499
 
-    def __init__(self, exchange: Exchange, log: RequestLog) -> None:
+    def __init__(self, exchange: Exchange, metrics: RequestMetrics) -> None:
         self.exchange = exchange
         self.request_id = new_request_id_text()
-        self._log = log
-        self._started = request_opened()
+        self._metrics = metrics
+        self._opened_at = metrics.opened()
 
     def ended(self) -> None:
         """Releases the body's memory, and counts and logs the request. Called once, after the answer
@@ -257,7 +257,7 @@ class _OpenAnswer:
         if self.body_share is not None:
             self.body_share.release()
         operation = "none" if self.context is None else self.context.endpoint.operation
-        request_ended(self._log, self.request_id, operation, self._status, self._started)
+        self._metrics.ended(self.request_id, operation, self._status, self._opened_at)
 
     @property
     def _style(self) -> ErrorStyle:
@@ -270,12 +270,13 @@ class _OpenAnswer:
         return self._stream
 
     def send(self, result: msgspec.Struct | Reply) -> None:
-        status, headers = 200, request_id_headers(self.request_id, self._style)
+        status, more_headers = 200, b""
         if isinstance(result, Reply):
-            status, headers, result = result.status, headers + result.headers, result.result
+            status, more_headers, result = result.status, result.headers, result.result
         self._status = status
         content = _encode(result)
-        self.exchange.answer(status, json_headers(content, headers), content)
+        headers = json_headers(content, self.request_id, self._style) + more_headers
+        self.exchange.answer(status, headers, content)
 
     def send_empty(self, status: int, header: bytes) -> None:
         self._status = status

@@ -36,7 +36,7 @@ class Alarm:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._serve(_this_task())
+        self._serve_this_task()
         self._timer: asyncio.TimerHandle | None = None
         # The time at which the timer fires; infinite if there is no timer.
         self._timer_at = math.inf
@@ -83,8 +83,10 @@ class Alarm:
             self._timer = None
             self._timer_at = math.inf
 
-    def _serve(self, task: "asyncio.Task[object]") -> None:
-        self._task = task
+    def _serve_this_task(self) -> None:
+        task = asyncio.current_task(self._loop)
+        assert task is not None, "only a task can be timed out"
+        self._task: asyncio.Task[object] = task
         # The number of cancellation requests that the task had received before it got this alarm.
         self._cancelling = task.cancelling()
 
@@ -107,12 +109,6 @@ class Alarm:
             self._task.cancel()
 
 
-def _this_task() -> asyncio.Task[object]:
-    task = asyncio.current_task()
-    assert task is not None, "only a task can be timed out"
-    return task
-
-
 class Alarms:
     """Lends alarms to tasks. A returned alarm keeps its timer and is lent to another task."""
 
@@ -124,7 +120,7 @@ class Alarms:
         if not self._free:
             return Alarm()
         alarm = self._free.pop()
-        alarm._serve(_this_task())
+        alarm._serve_this_task()
         return alarm
 
     def give_back(self, alarm: Alarm) -> None:

@@ -29,8 +29,8 @@ def new_request_id_text() -> str:
         random = int.from_bytes(os.urandom(10 * _ENDINGS_PER_GROUP)) & _RANDOM_BITS
         endings = (random | _FIXED_BITS).to_bytes(10 * _ENDINGS_PER_GROUP).hex()
         _unused_endings.extend(map("-".join, _ID_PARTS.findall(endings)))
-    now = f"{time.time_ns() // 1_000_000:012x}"
-    return f"{now[:8]}-{now[8:]}-{_unused_endings.pop()}"
+    now_ms = time.time_ns() // 1_000_000
+    return f"{now_ms >> 16:08x}-{now_ms & 0xFFFF:04x}-{_unused_endings.pop()}"
 
 
 # A forked process must not use the random endings of its parent.

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import lru_cache
 from itertools import repeat
-from operator import add, attrgetter
-from typing import Any
+from operator import add, attrgetter, itemgetter
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -62,6 +62,9 @@ _RECORD_FIELDS = (
 _read_record_fields = attrgetter(*_RECORD_FIELDS)
 _log = structlog.get_logger("tollkeeper.requests")
 json_lines = msgspec.json.Encoder().encode_lines
+# The id, operation and status of a request, and the times of `time.perf_counter` of its arrival and of
+# the end of its response.
+EndedRequest: TypeAlias = tuple[str, str, int, float, float]
 # Encodes lines, for example `json_lines` or `text_lines`.
 Render = Callable[[Sequence[RequestLine]], bytes]
 
@@ -131,23 +134,27 @@ class RequestLog:
         if self._render is not None:
             self._buffer(_lines_of_calls(records))
 
-    def request_ended(
-        self, request_id: str, operation: str, status: int, duration_s: float
-    ) -> None:
-        if request_id in self._calls:
-            # `calls_ended` writes the line of a call.
-            self._calls.discard(request_id)
-        elif self._render is not None:
-            line = RequestLine(
+    def requests_ended(self, requests: Sequence[EndedRequest]) -> None:
+        # `calls_ended` writes the lines of calls.
+        others = set(map(itemgetter(0), requests)) - self._calls
+        self._calls.difference_update(map(itemgetter(0), requests))
+        if not others or self._render is None:
+            return
+        counter_began_at = time.time() - time.perf_counter()
+        lines = [
+            RequestLine(
                 request_id=request_id,
                 operation=operation,
                 status=status,
-                duration_ms=int(duration_s * 1000),
+                duration_ms=int((ended_at - opened_at) * 1000),
                 event="request",
                 level="info",
-                timestamp=_timestamp(time.time_ns() // 1_000_000),
+                timestamp=_timestamp(int((counter_began_at + ended_at) * 1000)),
             )
-            self._buffer([line])
+            for request_id, operation, status, opened_at, ended_at in requests
+            if request_id in others
+        ]
+        self._buffer(lines)
 
     def _buffer(self, lines: list[RequestLine]) -> None:
         room = max(0, _BUFFERED_MAX - len(self._lines))

@@ -91,13 +91,9 @@ class OpenTally:
         _writers.append(lambda: self._gauge.set(self.open))
 
 
-def collect_before_write(collect: Callable[[], None]) -> None:
-    """Registers `collect`, which adds buffered data to tallies, to be called before each write."""
-    _collectors.append(collect)
-
-
 def collect_while_alive(collect: Callable[[], None]) -> None:
-    """Works like `collect_before_write` for a method, as long as the method's object exists."""
+    """Registers the method `collect`, which adds buffered data to tallies, to be called before each
+    write, as long as its object exists."""
     _add_while_alive(_collectors, collect)
 
 

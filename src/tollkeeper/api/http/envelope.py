@@ -165,11 +165,11 @@ def request_id_headers(request_id: str, style: ErrorStyle) -> bytes:
     return b"%b%b\r\n%b%b\r\n" % (_REQUEST_ID, value, _MESSAGES_REQUEST_ID, value)
 
 
-def json_headers(content: bytes, other_headers: bytes) -> bytes:
-    """Encodes the header lines of a JSON answer, followed by `other_headers` (header lines)."""
+def json_headers(content: bytes, request_id: str, style: ErrorStyle) -> bytes:
+    """Encodes the header lines of a JSON answer."""
     return b"content-type: application/json\r\ncontent-length: %d\r\n%b" % (
         len(content),
-        other_headers,
+        request_id_headers(request_id, style),
     )
 
 
@@ -178,8 +178,8 @@ def render_error(
 ) -> RenderedError:
     status = error_entry(error).status
     content = _encode(error_envelope(error, request_id, style))
-    other_headers = request_id_headers(request_id, style) + _extra_headers(error, status)
-    return RenderedError(status, json_headers(content, other_headers), content)
+    headers = json_headers(content, request_id, style) + _extra_headers(error, status)
+    return RenderedError(status, headers, content)
 
 
 def _extra_headers(error: Exception, status: int) -> bytes:

@@ -4,12 +4,12 @@ tenant data."""
 import time
 from operator import itemgetter
 
-from tollkeeper.services.request_log import RequestLog
+from tollkeeper.services.request_log import EndedRequest, RequestLog
 from tollkeeper.services.tallies import (
     CounterTally,
     HistogramTally,
     OpenTally,
-    collect_before_write,
+    collect_while_alive,
     schedule_write,
 )
 
@@ -25,43 +25,41 @@ _DURATIONS = HistogramTally(
     buckets=_BUCKETS_S,
 )
 _OPEN_REQUESTS = OpenTally("tollkeeper_open_requests", "Requests being answered.")
-# The operation, the status and the duration in seconds of each answered request that is not yet counted.
-# Requests are counted when the metrics are written, or when the list has `_ANSWERED_MAX` entries.
-_answered: list[tuple[str, int, float]] = []
-_ANSWERED_MAX = 256
+# The maximum number of ended requests that are not counted yet.
+_ENDED_MAX = 256
 
 
-def request_opened() -> float:
-    """Counts a request that has arrived. Returns the start time for `request_ended`."""
-    _OPEN_REQUESTS.open += 1
-    schedule_write()
-    return time.perf_counter()
+class RequestMetrics:
+    """Counts and logs requests. Ended requests are collected, and counted together whenever the
+    metrics are written."""
 
+    def __init__(self, log: RequestLog) -> None:
+        self._log = log
+        self._ended: list[EndedRequest] = []
+        collect_while_alive(self._count_ended)
 
-def request_ended(
-    log: RequestLog, request_id: str, operation: str, status: int, opened: float
-) -> None:
-    """Counts a request that has ended, logs it, and measures the time from its arrival to the end of
-    its response."""
-    _OPEN_REQUESTS.open -= 1
-    seconds = time.perf_counter() - opened
-    log.request_ended(request_id, operation, status, seconds)
-    if not _answered:
+    def opened(self) -> float:
+        """Counts a request that has arrived. Returns the start time for `ended`."""
+        _OPEN_REQUESTS.open += 1
         schedule_write()
-    _answered.append((operation, status, seconds))
-    if len(_answered) >= _ANSWERED_MAX:
-        _count_answered()
+        return time.perf_counter()
 
+    def ended(self, request_id: str, operation: str, status: int, opened_at: float) -> None:
+        """Counts and logs a request whose response has ended."""
+        _OPEN_REQUESTS.open -= 1
+        ended = self._ended
+        if not ended:
+            schedule_write()
+        ended.append((request_id, operation, status, opened_at, time.perf_counter()))
+        if len(ended) >= _ENDED_MAX:
+            self._count_ended()
 
-def _count_answered() -> None:
-    _REQUESTS.add_each(map(itemgetter(0, 1), _answered))
-    by_operation: dict[str, list[float]] = {}
-    for operation, _, seconds in _answered:
-        by_operation.setdefault(operation, []).append(seconds)
-    for operation, durations in by_operation.items():
-        _DURATIONS.observe((operation,), *durations)
-    _answered.clear()
-
-
-# Counts the buffered requests whenever the metrics are about to be written.
-collect_before_write(_count_answered)
+    def _count_ended(self) -> None:
+        ended, self._ended = self._ended, []
+        _REQUESTS.add_each(map(itemgetter(1, 2), ended))
+        by_operation: dict[str, list[float]] = {}
+        for _, operation, _, opened_at, ended_at in ended:
+            by_operation.setdefault(operation, []).append(ended_at - opened_at)
+        for operation, durations in by_operation.items():
+            _DURATIONS.observe((operation,), *durations)
+        self._log.requests_ended(ended)

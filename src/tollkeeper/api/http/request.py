@@ -178,11 +178,9 @@ async def decode_body(
         share.grow_to(await run_in_thread(owner, _checked_memory_of, body, elements_max))
         decoded = await run_in_thread(owner, strict_json.decode_bounded, body, decoder)
     else:
-        within_limits = openings <= strict_json.DEPTH_MAX and elements <= elements_max
-        needed = (
-            memory_of(body, elements) if within_limits else _checked_memory_of(body, elements_max)
-        )
-        share.grow_to(needed)
+        if openings > strict_json.DEPTH_MAX or elements > elements_max:
+            elements = strict_json.check_bounds(body, elements_max)
+        share.grow_to(memory_of(body, elements))
         decoded = strict_json.decode_bounded(body, decoder)
     if context.endpoint.stored:
         strict_json.refuse_nul(body, decoded)

@@ -94,16 +94,17 @@ class RequestShare:
             return
         key = self._key_memory
         process, organization = key.process, key.organization
+        key_bytes, organization_bytes = key.bytes + added, organization.bytes + added
+        process_bytes = process.bytes + added
         if (
-            key.bytes + added > process.key_bytes_max
+            key_bytes > process.key_bytes_max
             # The organization would use more memory than would remain free. This condition is also true
             # for every request that is larger than one request may be.
-            or organization.bytes + process.bytes + 2 * added > process.bytes_max
+            or organization_bytes + process_bytes > process.bytes_max
         ):
             self._require_room(size, added)
-        process.bytes += added
-        key.bytes += added
-        organization.bytes += added
+        key.bytes, organization.bytes = key_bytes, organization_bytes
+        process.bytes = process_bytes
         self.size = size
 
     def _require_room(self, size: int, added: int) -> None:

@@ -73,13 +73,14 @@ class Authentication:
         if key is None:
             return None, False
         now = time.monotonic()
-        if now >= key.fresh_until + _STALE_S:
+        is_fresh = now < key.fresh_until
+        if not is_fresh and now >= key.fresh_until + _STALE_S:
             return None, False
         second = self._clock()
         if second != key.use_recorded_at:
             key.use_recorded_at = second
             self._key_use.note(KeyKind.PROJECT, key.caller, second)
-        return key.caller, now < key.fresh_until
+        return key.caller, is_fresh
 
     async def _authenticate(self, kind: KeyKind, digest: bytes) -> Caller:
         if kind is KeyKind.PROJECT:
