@@ -19,10 +19,10 @@ from tollkeeper.api.http.endpoint import (
     StreamedAnswer,
 )
 from tollkeeper.api.http.envelope import (
+    JSON_HEADERS,
     ErrorStyle,
     MethodNotAllowed,
     WebSocketRefused,
-    json_headers,
     render_error,
     request_id_headers,
 )
@@ -110,7 +110,7 @@ class App:
             answer.ended()
             _forget_frames(exc)
             return None
-        exchange.on_stop(answer.stop)
+        exchange.on_stop = answer.stop
         return self._answer(answer, context, caller)
 
     async def _answer(
@@ -127,9 +127,8 @@ class App:
                 raw_body = await incoming.read_body(exchange, share, self._conventions)
             if endpoint.stored and isinstance(caller, AdminCaller):
                 services.administration_rate.count_body(caller.organization_id, len(raw_body))
-            elements_max = self._conventions.body_elements_max
             body, is_large = await incoming.decode_body(
-                context, raw_body, share, elements_max, exchange.owner
+                context, raw_body, share, self._conventions.body_elements_max, exchange.owner
             )
             if endpoint.query is not NoneType:
                 context.query = incoming.decode_query(exchange.head.query, endpoint.query)
@@ -270,13 +269,12 @@ class _OpenAnswer:
         return self._stream
 
     def send(self, result: msgspec.Struct | Reply) -> None:
-        status, more_headers = 200, b""
+        status, headers = 200, request_id_headers(self.request_id, self._style)
         if isinstance(result, Reply):
-            status, more_headers, result = result.status, result.headers, result.result
+            status, headers, result = result.status, headers + result.headers, result.result
         self._status = status
         content = _encode(result)
-        headers = json_headers(content, self.request_id, self._style) + more_headers
-        self.exchange.answer(status, headers, content)
+        self.exchange.answer(status, JSON_HEADERS % len(content) + headers, content)
 
     def send_empty(self, status: int, header: bytes) -> None:
         self._status = status

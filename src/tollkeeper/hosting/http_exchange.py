@@ -111,7 +111,7 @@ class HttpExchange:
     # True after the headers were sent together with the first chunk. Only chunks follow.
     _has_sent_chunk = False
     _on_disconnect: Callable[[], None] | None = None
-    _on_stop: Callable[[], None] | None = None
+    on_stop: Callable[[], None] | None = None
 
     def __init__(self, link: Link, head: RequestHead) -> None:
         self._link = link
@@ -236,9 +236,6 @@ class HttpExchange:
         if self._disconnected:
             callback()
 
-    def on_stop(self, callback: Callable[[], None]) -> None:
-        self._on_stop = callback
-
     # Called by the connection and the server.
 
     def end_work(self) -> None:
@@ -248,7 +245,7 @@ class HttpExchange:
         # The callbacks refer to the application's objects, which refer back to this exchange. Clearing
         # them breaks these reference cycles, so that reference counting frees the request, with its body
         # and prompt, immediately.
-        self._on_disconnect = self._on_stop = self._grow_to = None
+        self._on_disconnect = self.on_stop = self._grow_to = None
         self._received = b""
 
     @property
@@ -312,8 +309,8 @@ class HttpExchange:
         """Ends the exchange because the server stops. The application can notify the client in its `on_stop`
         callback; after that, nothing more is sent."""
         self.keep_alive = False
-        if not self.finished and self._on_stop is not None:
-            self._on_stop()
+        if not self.finished and self.on_stop is not None:
+            self.on_stop()
         self.abandon()
 
     # Private helpers.

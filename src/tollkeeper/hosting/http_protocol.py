@@ -198,6 +198,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             # The transport closes only after it has sent its buffer. The timer limits that time.
             self._start_write_timer()
         elif self._current is None:
+            self._idle_since = self._loop.time()
             self._start_next()
 
     # Called by the exchange.
@@ -251,7 +252,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             if not exchange.keep_alive or self._state.stopping:
                 self._close(linger_s=_LINGER_S if exchange.body is None else 0)
             elif self.ready:
-                self._start_next()
+                self._idle_since = self._loop.time()
+                if self._waiting or self._unparsed or self._refusal is not None:
+                    self._start_next()
 
     def abandoned(self, exchange: HttpExchange) -> None:
         """Closes the connection, because the answer to this exchange is incomplete or missing."""
@@ -393,8 +396,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             # Parsing waits for a later callback, because the application that has just answered is
             # still on the call stack.
             self._wait_for_turn()
-        else:
-            self._idle_since = self._loop.time()
 
     def _fail(self, error: TollkeeperError) -> None:
         """Handles invalid data. Invalid data in a body makes the request fail. Invalid data outside a body is

@@ -8,11 +8,11 @@ together.
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import lru_cache
 from itertools import repeat
-from operator import add, attrgetter, itemgetter
+from operator import add, attrgetter, floordiv, itemgetter
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -87,8 +87,9 @@ def _text_line(line: RequestLine) -> str:
     return "  ".join(parts) + "\n"
 
 
-def _timestamp(at_ms: int) -> str:
-    return f"{_second_text(at_ms // 1000)}.{at_ms % 1000:03d}Z"
+def _timestamps(times_ms: Iterable[int]) -> Iterable[str]:
+    seconds, milliseconds = zip(*map(divmod, times_ms, repeat(1000)), strict=True)
+    return map("{}.{:03d}Z".format, map(_second_text, seconds), milliseconds)
 
 
 @lru_cache(maxsize=4)
@@ -104,7 +105,7 @@ def _lines_of_calls(records: Sequence[ActivityRecord]) -> list[RequestLine]:
         zip(_RECORD_FIELDS, zip(*rows, strict=True), strict=True)
     )
     started_ms = columns.pop("started_at_ms")
-    durations_ms = [us // 1000 for us in columns["duration_us"]]
+    durations_ms = list(map(floordiv, columns["duration_us"], repeat(1000)))
     columns["duration_us"] = durations_ms
     columns["first_piece_us"] = [
         us if us is None else us // 1000 for us in columns["first_piece_us"]
@@ -112,7 +113,7 @@ def _lines_of_calls(records: Sequence[ActivityRecord]) -> list[RequestLine]:
     columns["cost_picousd"] = [
         cost if cost is None else usd_from_picousd(cost) for cost in columns["cost_picousd"]
     ]
-    timestamps = map(_timestamp, map(add, started_ms, durations_ms))
+    timestamps = _timestamps(map(add, started_ms, durations_ms))
     return list(map(RequestLine, *columns.values(), repeat("request"), repeat("info"), timestamps))
 
 
@@ -141,6 +142,9 @@ class RequestLog:
         if not others or self._render is None:
             return
         counter_began_at = time.time() - time.perf_counter()
+        timestamps = _timestamps(
+            int((counter_began_at + request[4]) * 1000) for request in requests
+        )
         lines = [
             RequestLine(
                 request_id=request_id,
@@ -149,9 +153,11 @@ class RequestLog:
                 duration_ms=int((ended_at - opened_at) * 1000),
                 event="request",
                 level="info",
-                timestamp=_timestamp(int((counter_began_at + ended_at) * 1000)),
+                timestamp=timestamp,
             )
-            for request_id, operation, status, opened_at, ended_at in requests
+            for (request_id, operation, status, opened_at, ended_at), timestamp in zip(
+                requests, timestamps, strict=True
+            )
             if request_id in others
         ]
         self._buffer(lines)

@@ -18,6 +18,8 @@ from tollkeeper.api.wire.errors import (
 from tollkeeper.domain import errors
 from tollkeeper.domain.conventions import MESSAGES_REQUEST_ID_HEADER, REQUEST_ID_HEADER
 
+# The header lines of a JSON answer whose content has %d bytes.
+JSON_HEADERS = b"content-type: application/json\r\ncontent-length: %d\r\n"
 _REQUEST_ID = f"{REQUEST_ID_HEADER.lower()}: ".encode()
 _MESSAGES_REQUEST_ID = f"{MESSAGES_REQUEST_ID_HEADER}: ".encode()
 _log = structlog.get_logger("tollkeeper.api")
@@ -165,21 +167,13 @@ def request_id_headers(request_id: str, style: ErrorStyle) -> bytes:
     return b"%b%b\r\n%b%b\r\n" % (_REQUEST_ID, value, _MESSAGES_REQUEST_ID, value)
 
 
-def json_headers(content: bytes, request_id: str, style: ErrorStyle) -> bytes:
-    """Encodes the header lines of a JSON answer."""
-    return b"content-type: application/json\r\ncontent-length: %d\r\n%b" % (
-        len(content),
-        request_id_headers(request_id, style),
-    )
-
-
 def render_error(
     error: Exception, request_id: str, style: ErrorStyle = ErrorStyle.USUAL
 ) -> RenderedError:
     status = error_entry(error).status
     content = _encode(error_envelope(error, request_id, style))
-    headers = json_headers(content, request_id, style) + _extra_headers(error, status)
-    return RenderedError(status, headers, content)
+    headers = JSON_HEADERS % len(content) + request_id_headers(request_id, style)
+    return RenderedError(status, headers + _extra_headers(error, status), content)
 
 
 def _extra_headers(error: Exception, status: int) -> bytes:

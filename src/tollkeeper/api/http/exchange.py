@@ -98,10 +98,9 @@ class Exchange(StreamWriter, Protocol):
         complete. If the client has already disconnected, calls the callback at once."""
         ...
 
-    def on_stop(self, callback: Callable[[], None]) -> None:
-        """Registers a callback that is called if the server stops before the answer is complete. The
-        callback sends an error to the client; then the server closes the connection."""
-        ...
+    # Is called if the server stops before the answer is complete. The callback sends an error to the
+    # client; then the server closes the connection.
+    on_stop: Callable[[], None] | None
 
 
 Work: TypeAlias = Coroutine[Any, Any, None]

@@ -8,12 +8,20 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from tollkeeper.api.http import strict_json
 from tollkeeper.api.http.conventions import HttpConventions
 from tollkeeper.api.http.endpoint import HeaderContext, HeaderIndex, HeaderParameter
 from tollkeeper.api.http.envelope import BodyTimeout, PayloadTooLarge, UnsupportedMediaType
 from tollkeeper.api.http.exchange import Exchange
 from tollkeeper.api.http.request_memory import RequestShare, memory_of
+from tollkeeper.api.http.strict_json import (
+    DEPTH_MAX,
+    FEW_ELEMENTS,
+    SMALL_BYTES,
+    check_bounds,
+    convert,
+    decode_bounded,
+    refuse_nul,
+)
 from tollkeeper.domain.access import KeyKind
 from tollkeeper.domain.conventions import SESSION_HEADERS
 from tollkeeper.domain.errors import InvalidRequest, Unauthenticated
@@ -173,17 +181,17 @@ async def decode_body(
     # Both numbers may be too high, because brackets and commas in strings are counted too.
     openings = body.count(b"{") + body.count(b"[")
     elements = openings + body.count(b",")
-    is_large = len(body) > strict_json.SMALL_BYTES or elements > strict_json.FEW_ELEMENTS
+    is_large = len(body) > SMALL_BYTES or elements > FEW_ELEMENTS
     if is_large:
         share.grow_to(await run_in_thread(owner, _checked_memory_of, body, elements_max))
-        decoded = await run_in_thread(owner, strict_json.decode_bounded, body, decoder)
+        decoded = await run_in_thread(owner, decode_bounded, body, decoder)
     else:
-        if openings > strict_json.DEPTH_MAX or elements > elements_max:
-            elements = strict_json.check_bounds(body, elements_max)
+        if openings > DEPTH_MAX or elements > elements_max:
+            elements = check_bounds(body, elements_max)
         share.grow_to(memory_of(body, elements))
-        decoded = strict_json.decode_bounded(body, decoder)
+        decoded = decode_bounded(body, decoder)
     if context.endpoint.stored:
-        strict_json.refuse_nul(body, decoded)
+        refuse_nul(body, decoded)
     completions = getattr(decoded, "n", None)
     if completions:
         # If the backend creates only one completion per request, the gateway sends one request for
@@ -195,7 +203,7 @@ async def decode_body(
 
 
 def _checked_memory_of(body: bytes, elements_max: int) -> int:
-    return memory_of(body, strict_json.check_bounds(body, elements_max))
+    return memory_of(body, check_bounds(body, elements_max))
 
 
 def decode_query(query_string: bytes, kind: type[T]) -> T:
@@ -222,7 +230,7 @@ def decode_query(query_string: bytes, kind: type[T]) -> T:
             raise InvalidRequest("This parameter may be given only once.", param=name[:200])
         else:
             values[name] = value
-    return strict_json.convert(values, kind)
+    return convert(values, kind)
 
 
 def _array_fields(kind: type) -> frozenset[str]:

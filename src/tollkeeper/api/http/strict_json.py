@@ -173,13 +173,9 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
             seen.add(key)
 
 
-def _as_text(number: str) -> str:
-    return number
-
-
 # Leaves numbers as text, because Python refuses to convert very long integers.
 _DUPLICATE_FINDER = json.JSONDecoder(
-    object_pairs_hook=_refuse_duplicates, parse_int=_as_text, parse_float=_as_text
+    object_pairs_hook=_refuse_duplicates, parse_int=str, parse_float=str
 )
 
 
