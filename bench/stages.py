@@ -28,7 +28,7 @@ _FILES = (
     ("tollkeeper/services/calls/recorder", REST),
     ("tollkeeper/services/calls/metrics", REST),
     ("tollkeeper/storage/activity", REST),
-    ("tollkeeper/api/http/metrics", REST),
+    ("tollkeeper/services/request_log", REST),
     ("tollkeeper/services/", SCRIPT),
     ("tollkeeper/backends/", SCRIPT),
     ("tollkeeper/api/", REQUEST),

@@ -35,7 +35,6 @@ PIECE_TARGET: Final = 220
 
 # The first entry with which a file's path begins decides.
 _FILES = {
-    "tollkeeper/api/http/metrics": ENDED,
     "tollkeeper/api/http/": HTTP,
     "tollkeeper/hosting/": HTTP,
     "tollkeeper/backends/transport/": HTTP,

@@ -12,7 +12,7 @@ from tollkeeper.hosting.arrivals import Arrivals, network_of
 from tollkeeper.hosting.http_protocol import HttpLimits
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import bind
-from tollkeeper.runtime.fair_turns import FairTurns
+from tollkeeper.runtime.fair_queue import FairTurns
 
 _LIMITS = HttpLimits(
     header_timeout_s=20,

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 
-from tollkeeper.runtime.fair_turns import FairTurns
+from tollkeeper.runtime.fair_queue import FairTurns
 
 # The number of pieces of work in one turn of the event loop.
 PER_TURN = 8

@@ -33,7 +33,6 @@ from tollkeeper.api.http.exchange import (
     RequestHead,
     Work,
 )
-from tollkeeper.api.http.metrics import RequestMetrics
 from tollkeeper.api.http.request_memory import RequestMemory, RequestShare
 from tollkeeper.api.http.router import Router
 from tollkeeper.api.http.sse import EventStream, KeepAlive
@@ -43,6 +42,7 @@ from tollkeeper.domain.errors import PermissionDenied, Unavailable
 from tollkeeper.domain.keys import key_digest
 from tollkeeper.services.audit import act_as
 from tollkeeper.services.request_ids import new_request_id_text
+from tollkeeper.services.request_log import RequestLog
 from tollkeeper.services.use_cases import Services
 
 _encode = msgspec.json.Encoder().encode
@@ -69,7 +69,7 @@ class App:
         self._authentication = services.authentication
         self._overload = services.inference.overload
         self._require_rate = services.inference.require_rate
-        self._metrics = RequestMetrics(services.request_log)
+        self._log = services.request_log
         self._conventions = conventions
         self._router = Router(endpoints)
         self._decoders = {
@@ -87,7 +87,7 @@ class App:
         the key is cached, and rejects invalid or excess requests. Returns the remaining work, or None
         if the request is already answered. An overloaded process rejects most requests here, so it
         does not start a task for each of them."""
-        answer, head = _OpenAnswer(exchange, self._metrics), exchange.head
+        answer, head = _OpenAnswer(exchange, self._log), exchange.head
         caller = None
         try:
             context = head.context
@@ -244,11 +244,11 @@ class _OpenAnswer:
     # The status for metrics and the log if the client disconnects before an answer is sent.
     _status = 499
 
-    def __init__(self, exchange: Exchange, metrics: RequestMetrics) -> None:
+    def __init__(self, exchange: Exchange, log: RequestLog) -> None:
         self.exchange = exchange
         self.request_id = new_request_id_text()
-        self._metrics = metrics
-        self._opened_at = metrics.opened()
+        self._log = log
+        self._opened_at = log.request_opened()
 
     def ended(self) -> None:
         """Releases the body's memory, and counts and logs the request. Called once, after the answer
@@ -256,7 +256,7 @@ class _OpenAnswer:
         if self.body_share is not None:
             self.body_share.release()
         operation = "none" if self.context is None else self.context.endpoint.operation
-        self._metrics.ended(self.request_id, operation, self._status, self._opened_at)
+        self._log.request_ended(self.request_id, operation, self._status, self._opened_at)
 
     @property
     def _style(self) -> ErrorStyle:

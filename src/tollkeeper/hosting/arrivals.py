@@ -9,8 +9,7 @@ while other owners have calls in progress.
 import ipaddress
 from collections.abc import Callable, Hashable
 
-from tollkeeper.runtime.fair_queue import FairQueue
-from tollkeeper.runtime.fair_turns import Callback, FairTurns
+from tollkeeper.runtime.fair_queue import Callback, FairQueue, FairTurns
 
 # The maximum number of requests that begin in one iteration.
 PER_TURN = 16

@@ -7,7 +7,7 @@ from tollkeeper.api.http.exchange import Application
 from tollkeeper.hosting.arrivals import PER_TURN, Arrivals
 from tollkeeper.hosting.http_protocol import HttpConnection, HttpLimits, ServerState
 from tollkeeper.hosting.listeners import BACKLOG, drop_new_connections, stop_listening
-from tollkeeper.runtime.fair_turns import FairTurns
+from tollkeeper.runtime.fair_queue import FairTurns
 
 # After a stopping server has begun to drop new connections, it waits at least and at most this long
 # for requests that are still arriving. It checks every `_POLL_S` whether there are any.

@@ -17,9 +17,9 @@ with a few calls is served despite another client's flood. During such a flood, 
 further: every call takes several iterations, so the few calls are fast only if the iterations are
 short. The limit is removed after about one second without a rejection.
 
-`tollkeeper.runtime.fair_turns` spreads the start of requests and the delivery of ledger results
-over several iterations. A sample (one measured duration) includes all work that was waiting when
-the sample began. So it measures how long one iteration would have taken with all this work.
+`FairTurns` spreads the start of requests and the delivery of ledger results over several
+iterations. A sample (one measured duration) includes all work that was waiting when the sample
+began. So it measures how long one iteration would have taken with all this work.
 """
 
 import asyncio

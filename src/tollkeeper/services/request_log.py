@@ -1,9 +1,9 @@
-"""Writes one log line for each request. A line contains ids, names and numbers, but no text from
-prompts or answers.
+"""Counts requests, and writes one log line for each request. A line contains ids, names and numbers,
+but no text from prompts or answers. The metrics contain no tenant data.
 
 A request for an inference call is logged when the call has ended, with its usage and cost. Any
-other request is logged when its response has ended. Lines are buffered for a short time and written
-together.
+other request is logged when its response has ended. Ended requests and lines are buffered for a
+short time, and counted and written together.
 """
 
 import sys
@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import lru_cache
 from itertools import repeat
 from operator import add, attrgetter, floordiv, itemgetter
-from typing import Any, TypeAlias
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -21,8 +21,29 @@ import structlog
 
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.services.tallies import write_while_alive
+from tollkeeper.services.tallies import (
+    CounterTally,
+    HistogramTally,
+    OpenTally,
+    collect_while_alive,
+    schedule_write,
+    write_while_alive,
+)
 
+_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+_REQUESTS = CounterTally(
+    "tollkeeper_requests", "Requests by operation and status.", ["operation", "status"]
+)
+_DURATIONS = HistogramTally(
+    "tollkeeper_request_duration_seconds",
+    "Seconds from a request's arrival to the end of its response.",
+    ["operation"],
+    buckets=_BUCKETS_S,
+)
+_OPEN_REQUESTS = OpenTally("tollkeeper_open_requests", "Requests being answered.")
+# The maximum number of ended requests that are not counted yet.
+_ENDED_MAX = 256
 # The maximum number of buffered lines. Further lines are dropped, and the number of dropped lines
 # is logged.
 _BUFFERED_MAX = 10_000
@@ -62,9 +83,6 @@ _RECORD_FIELDS = (
 _read_record_fields = attrgetter(*_RECORD_FIELDS)
 _log = structlog.get_logger("tollkeeper.requests")
 json_lines = msgspec.json.Encoder().encode_lines
-# The id, operation and status of a request, and the times of `time.perf_counter` of its arrival and of
-# the end of its response.
-EndedRequest: TypeAlias = tuple[str, str, int, float, float]
 # Encodes lines, for example `json_lines` or `text_lines`.
 Render = Callable[[Sequence[RequestLine]], bytes]
 
@@ -125,6 +143,10 @@ class RequestLog:
         self._dropped = 0
         # The ids of the requests in progress that have started an inference call.
         self._calls: set[str] = set()
+        # Ended requests that are not counted and logged yet: the id, operation and status, and the times
+        # of `time.perf_counter` of the arrival and of the end of the response.
+        self._ended: list[tuple[str, str, int, float, float]] = []
+        collect_while_alive(self._count_ended)
         if render is not None:
             write_while_alive(self.write)
 
@@ -135,7 +157,30 @@ class RequestLog:
         if self._render is not None:
             self._buffer(_lines_of_calls(records))
 
-    def requests_ended(self, requests: Sequence[EndedRequest]) -> None:
+    def request_opened(self) -> float:
+        """Counts a request that has arrived. Returns the start time for `request_ended`."""
+        _OPEN_REQUESTS.open += 1
+        schedule_write()
+        return time.perf_counter()
+
+    def request_ended(self, request_id: str, operation: str, status: int, opened_at: float) -> None:
+        """Counts and logs a request whose response has ended."""
+        _OPEN_REQUESTS.open -= 1
+        ended = self._ended
+        if not ended:
+            schedule_write()
+        ended.append((request_id, operation, status, opened_at, time.perf_counter()))
+        if len(ended) >= _ENDED_MAX:
+            self._count_ended()
+
+    def _count_ended(self) -> None:
+        requests, self._ended = self._ended, []
+        _REQUESTS.add_each(map(itemgetter(1, 2), requests))
+        by_operation: dict[str, list[float]] = {}
+        for _, operation, _, opened_at, ended_at in requests:
+            by_operation.setdefault(operation, []).append(ended_at - opened_at)
+        for operation, durations in by_operation.items():
+            _DURATIONS.observe((operation,), *durations)
         # `calls_ended` writes the lines of calls.
         others = set(map(itemgetter(0), requests)) - self._calls
         self._calls.difference_update(map(itemgetter(0), requests))

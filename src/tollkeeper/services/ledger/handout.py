@@ -3,7 +3,7 @@ so that these calls do not block the other calls of a busy process."""
 
 from collections.abc import Callable
 
-from tollkeeper.runtime.fair_turns import FairTurns
+from tollkeeper.runtime.fair_queue import FairTurns
 
 # The number of calls that continue in one iteration. Each call then runs for some tenths of a
 # millisecond.
