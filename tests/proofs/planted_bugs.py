@@ -34,6 +34,7 @@ BUGS = {
         "0 <= found <= COUNT_MAX",
         "found <= COUNT_MAX",
         ("domain/test_pricing.py",),
+        also=(("domain.usage:Count", "ge=0", ""),),
     ),
     # Bugs in reading and bounding token counts.
     "the first report of usage counts": Bug(

@@ -49,7 +49,7 @@ PRICE_BUGS = {
     ),
     # Bugs in the charges for answers of providers, over whole calls.
     "the first of cumulative reports is charged": Bug(
-        "Meter._take_report",
+        "Meter.count",
         "self.report = merged(self.report, event.usage)",
         "self.report = self.report or event.usage",
         CALL_HISTORIES,
@@ -59,6 +59,13 @@ PRICE_BUGS = {
         "if total is not None and total != prompt + completion:",
         "if total is not None and total > 16 * (prompt + completion):",
         CALL_HISTORIES,
+        also=(
+            (
+                "possible_usages",
+                "max(completion, (report.total_tokens or 0) - prompt)",
+                "completion",
+            ),
+        ),
     ),
     "tokens that were read and written again are charged as input too": Bug(
         "possible_usages",

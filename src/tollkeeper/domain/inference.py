@@ -9,6 +9,7 @@ text.
 
 from collections.abc import Sequence
 from enum import StrEnum
+from operator import attrgetter
 from typing import TypeAlias
 
 import msgspec
@@ -173,6 +174,13 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
     sealed_reasoning: str | None = None
     # The URLs of images that follow the text, usually `data:` URLs with the content.
     images: tuple[str, ...] = ()
+
+
+# Reads the fields of a delta that add something other than text. Most deltas have none of them.
+other_fields = attrgetter(
+    *("reasoning", "refusal", "tool_calls", "function_call", "annotations", "logprobs"),
+    *("sealed_reasoning", "images"),
+)
 
 
 class UsageReport(msgspec.Struct, frozen=True, gc=False):

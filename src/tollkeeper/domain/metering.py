@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from tollkeeper.domain.estimate import estimate_tokens
-from tollkeeper.domain.inference import Call, Delta, Event, UsageReport
+from tollkeeper.domain.inference import Call, Delta, Event, UsageReport, other_fields
 from tollkeeper.domain.pricing import Pricing, cost_of
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import ReportedUsage, Usage, merged, possible_usages
@@ -89,9 +89,19 @@ class Meter(msgspec.Struct):
     def count(self, batch: Iterable[Event]) -> None:
         for event in batch:
             if isinstance(event, Delta):
-                self._count_delta(event)
+                self.has_begun = True
+                if event.finish is not None:
+                    self.finish = event.finish
+                if event.text:
+                    self.count_text(event.text)
+                if any(other_fields(event)):
+                    self._count_other_fields(event)
             elif isinstance(event, UsageReport):
-                self._take_report(event)
+                self._is_stale = True
+                if event.usage is None:
+                    self.impossible_report = event.absurd
+                else:
+                    self.report = merged(self.report, event.usage)
             elif event.service_tier:
                 self.service_tier = event.service_tier
                 self._is_stale = True
@@ -121,10 +131,10 @@ class Meter(msgspec.Struct):
             self._usage = None
             searches = 0 if report is None else report.web_searches or 0
             absurd = self.impossible_report is not None
-            self._is_nonsense = absurd or not self._can_have_searched(searches)
+            self._is_nonsense = absurd or searches > _SEARCHES_MAX * self.call.choices
             return
         self._is_nonsense = not self._can_be_true(usage)
-        if usage.service_tier is None and self.service_tier is not None:
+        if self.service_tier is not None and usage.service_tier is None:
             usage = msgspec.structs.replace(usage, service_tier=self.service_tier)
         self._usage = None if self._is_nonsense else usage
 
@@ -142,9 +152,10 @@ class Meter(msgspec.Struct):
     @property
     def reported(self) -> FreeObject | None:
         """Returns the last report unchanged, for the activity record."""
-        if self.report is None or (self.usage is None and self.impossible_report is not None):
-            return self.impossible_report
-        return self.report.written
+        absurd, report = self.impossible_report, self.report
+        if report is None or (absurd is not None and self.usage is None):
+            return absurd
+        return report.written
 
     @property
     def output_tokens(self) -> int:
@@ -247,32 +258,20 @@ class Meter(msgspec.Struct):
         )
         return (first, *[part] * (self.prompts - 1))
 
-    def _take_report(self, event: UsageReport) -> None:
-        if event.usage is None:
-            self.impossible_report = event.absurd
-        else:
-            self.report = merged(self.report, event.usage)
-        self._is_stale = True
-
     def _can_be_true(self, usage: Usage) -> bool:
-        most = _CONTEXTS_MAX * self.call.model.context_length * self.call.choices
-        tokens = max(usage.prompt_tokens, usage.completion_tokens)
-        return tokens <= most and self._can_have_searched(usage.web_searches)
+        call = self.call
+        tokens_max = _CONTEXTS_MAX * call.model.context_length * call.choices
+        return (
+            usage.prompt_tokens <= tokens_max
+            and usage.completion_tokens <= tokens_max
+            and usage.web_searches <= _SEARCHES_MAX * call.choices
+        )
 
-    def _can_have_searched(self, searches: int) -> bool:
-        return searches <= _SEARCHES_MAX * self.call.choices
-
-    def _count_delta(self, delta: Delta) -> None:
-        self.has_begun = True
-        if delta.finish is not None:
-            self.finish = delta.finish
-        if delta.text:
-            self.count_text(delta.text)
+    def _count_other_fields(self, delta: Delta) -> None:
+        if delta.reasoning or delta.sealed_reasoning:
+            self._has_reasoning = True
         if delta.reasoning:
-            self._has_reasoning = True
             self.count_text(delta.reasoning)
-        if delta.sealed_reasoning:
-            self._has_reasoning = True
         if delta.refusal:
             self.count_text(delta.refusal)
         for piece in delta.tool_calls:
@@ -301,11 +300,11 @@ def read_usage(call: Call, report: ReportedUsage) -> Usage | None:
     """Interprets a usage report; returns None if the report lacks a count. If the report has
     several possible meanings and states a price, chooses the meaning whose cost at the gateway's
     prices matches that price. Otherwise returns the most likely meaning."""
-    unnamed_is_1h = bool(report.cache_write_tokens) and call.writes_cache_for_1h
-    possible = possible_usages(report, unnamed_is_1h=unnamed_is_1h)
-    stated = report.cost_picousd
-    if len(possible) > 1 and stated:
-        pricing = call.model.pricing
+    possible = possible_usages(
+        report, unnamed_is_1h=call.writes_cache_for_1h if report.cache_write_tokens else False
+    )
+    if report.cost_picousd and len(possible) > 1:
+        pricing, stated = call.model.pricing, report.cost_picousd
         closest = min(possible, key=lambda usage: _distance(pricing, usage, stated))
         if _distance(pricing, closest, stated) * _PRICE_TOLERANCE_DIVISOR <= stated:
             return closest

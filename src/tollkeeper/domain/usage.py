@@ -9,7 +9,7 @@ returns a `Usage` for each possible meaning, in which no token is counted twice.
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -17,6 +17,7 @@ from tollkeeper.domain.prompt import FreeObject
 
 # A higher count in a usage report is impossible.
 COUNT_MAX = 2**53
+Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
@@ -141,11 +142,21 @@ def possible_usages(report: ReportedUsage, *, unnamed_is_1h: bool = False) -> li
     prompt, completion = report.prompt_tokens, report.completion_tokens
     if prompt is None or completion is None:
         return []
+    if not any(_optional_counts(report)):
+        # Most reports have no other counts. If the total is greater than the sum of both counts, the
+        # rest is output.
+        return [
+            Usage(
+                prompt,
+                max(completion, (report.total_tokens or 0) - prompt),
+                service_tier=report.service_tier,
+                prompt_details=report.prompt_details,
+                completion_details=report.completion_details,
+            )
+        ]
     read = report.cached_tokens or 0
     writes = _writes_by_lifetime(report, unnamed_is_1h)
     written = writes[0] + writes[1]
-    if not (read or written):
-        return [_read_as(report, prompt, completion, writes, prompt, 0)]
     # Each possible meaning is a pair: the tokens of the whole prompt, and the tokens that were both
     # read and written. The prompt's count either excludes the cache tokens, or includes tokens that
     # were read from the cache and written to it again.
@@ -208,15 +219,6 @@ def _read_as(
         elif total > prompt + completion:
             # The total includes other tokens, usually reasoning, which is output.
             completion = total - prompt
-    if not any(_optional_counts(report)):
-        # Most reports have no other counts.
-        return Usage(
-            prompt,
-            completion,
-            service_tier=report.service_tier,
-            prompt_details=report.prompt_details,
-            completion_details=report.completion_details,
-        )
     output_audio = min(report.output_audio_tokens or 0, completion)
     usage = Usage(
         prompt_tokens=prompt,

@@ -28,11 +28,14 @@ has to be added to them. "At the top level" means outside of the `…_details` o
 
 from typing import Any, NamedTuple
 
+import msgspec
+
 from tollkeeper.backends.reported_cost import stated_cost, ticks_in_picousd
 from tollkeeper.domain.inference import UsageReport
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import (
     AbsurdCount,
+    Count,
     ReportedUsage,
     all_writes,
     cached_audio_tokens,
@@ -41,8 +44,17 @@ from tollkeeper.domain.usage import (
     read_service_tier,
 )
 
+
+class _Counts(msgspec.Struct, gc=False):
+    """Contains the counts that nearly every report has."""
+
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+    total_tokens: Count | None = None
+
+
 # A report with only these fields needs none of the special rules.
-_COUNTS = frozenset({"prompt_tokens", "completion_tokens", "total_tokens"})
+_COUNTS = frozenset(_Counts.__struct_fields__)
 # The names of the fields for tokens that were read from the cache or written to the cache.
 _CACHED = ("cached_tokens", "cache_read_tokens")
 _CACHED_AT_TOP = ("cached_tokens", "num_cached_tokens", "prompt_cache_hit_tokens")
@@ -56,26 +68,25 @@ def read_chat_usage(reported: Any, *, service_tier: str | None = None) -> UsageR
     """Reads a usage report. If `reported` is not an object, the result contains at most the service
     tier. If a count is impossible, the result is marked as absurd. `service_tier` is the tier that
     the answer names outside of its report."""
-    if not isinstance(reported, dict):
-        return UsageReport(ReportedUsage(service_tier=service_tier))
     try:
         return UsageReport(_read(reported, service_tier))
-    except AbsurdCount:
-        return UsageReport(None, absurd=reported)
+    except (AbsurdCount, msgspec.ValidationError):
+        if isinstance(reported, dict):
+            return UsageReport(None, absurd=reported)
+        return UsageReport(ReportedUsage(service_tier=service_tier))
 
 
 def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
-    prompt = read_count(reported.get("prompt_tokens"))
-    completion = read_count(reported.get("completion_tokens"))
-    total = read_count(reported.get("total_tokens"))
+    counts = msgspec.convert(reported, _Counts)
     if reported.keys() <= _COUNTS:
         return ReportedUsage(
-            prompt_tokens=prompt,
-            completion_tokens=completion,
-            total_tokens=total,
+            prompt_tokens=counts.prompt_tokens,
+            completion_tokens=counts.completion_tokens,
+            total_tokens=counts.total_tokens,
             service_tier=service_tier or None,
             written=reported,
         )
+    prompt, completion, total = counts.prompt_tokens, counts.completion_tokens, counts.total_tokens
     prompt_details = _object(reported, "prompt_tokens_details", "prompt_token_details")
     completion_details = _object(reported, "completion_tokens_details")
     cache = _read_cache(reported, prompt_details or {}, prompt)
