@@ -24,7 +24,7 @@ TARGETS = {
     PRICE: 825,
     LEDGER: 432,
     SCRIPT: 890,
-    BACKEND: 1_383,
+    BACKEND: 1_262,
     ANSWER: 342,
     ENDED: 282,
     LIBRARIES: 0,

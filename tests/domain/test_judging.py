@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.backend_calls import make_call
 from tests.support.tables import each
-from tollkeeper.backends.chat.request import encode_request
+from tollkeeper.backends.chat.wire import ChatWire
 from tollkeeper.domain.calibration import SCORE_MAX
 from tollkeeper.domain.judging import (
     Quotation,
@@ -106,7 +106,9 @@ def test_windows_of_a_growing_text_stay(text: str, more: str) -> None:
 def _written(quotation: Quotation, question: str) -> bytes:
     """Returns the request with which a chat backend is asked one question."""
     prompt = Prompt(turns=quotation.asking(question))
-    return encode_request(msgspec.structs.replace(make_call(), prompt=prompt), stream=False)
+    return ChatWire().encode_request(
+        msgspec.structs.replace(make_call(), prompt=prompt), stream=False, extra={}
+    )
 
 
 @given(st.text(max_size=200), st.text(max_size=100))

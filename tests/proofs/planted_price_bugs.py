@@ -184,7 +184,7 @@ PRICE_BUGS = {
         PRICED_EXCHANGES,
     ),
     "the thinking of Mistral is lost": Bug(
-        "_delta",
+        "delta_of",
         'reasoning = reasoning or "".join(_thought(part) for part in content)',
         "",
         EXCHANGES,

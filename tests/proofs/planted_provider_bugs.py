@@ -53,7 +53,7 @@ PROVIDER_BUGS = {
         ("domain/test_routes.py",),
     ),
     "the output bound goes where the server ignores it": Bug(
-        "encode_request",
+        "ChatWire.encode_request",
         "body[dialect.output_limit_field or call.output_limit_field] = call.output_tokens_max",
         "body[call.output_limit_field] = call.output_tokens_max",
         ("backends/test_presets.py",),

@@ -15,7 +15,7 @@ import msgspec
 from tollkeeper.domain.inference import UsageReport
 from tollkeeper.domain.usage import AbsurdCount, ReportedUsage, normalised
 
-# The value of a `Raw` field that is missing in the JSON.
+# The value of a `Raw` field that is missing in the JSON. It is empty, and so false in a condition.
 ABSENT = msgspec.Raw()
 NULL = msgspec.Raw(b"null")
 _encoder = msgspec.json.Encoder()

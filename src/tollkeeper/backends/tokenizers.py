@@ -8,7 +8,8 @@ from functools import partial
 import msgspec
 
 from tollkeeper.backends.anthropic.wire import MessagesWire
-from tollkeeper.backends.chat.request import encode_request, encode_template_input
+from tollkeeper.backends.chat.request import encode_template_input
+from tollkeeper.backends.chat.wire import ChatWire
 from tollkeeper.backends.config import BackendConfig, Tokenizer
 from tollkeeper.backends.converse.wire import ConverseWire
 from tollkeeper.backends.gemini.wire import GeminiWire
@@ -83,4 +84,4 @@ def _vllm_body(call: Call) -> bytes:
 
 
 def _chat_body(call: Call) -> bytes:
-    return encode_request(call, stream=False)
+    return ChatWire().encode_request(call, stream=False, extra={})

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.backend_calls import make_call, make_prompt
 from tests.support.tables import each
-from tollkeeper.backends.chat.request import encode_request
+from tollkeeper.backends.chat.wire import ChatWire
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.prompt import (
     AllowedFunctions,
@@ -260,7 +260,9 @@ def test_wishes() -> None:
 
 
 def encoded(**fields: Any) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(encode_request(make_call(**fields), stream=False))
+    body: dict[str, Any] = json.loads(
+        ChatWire().encode_request(make_call(**fields), stream=False, extra={})
+    )
     return body
 
 

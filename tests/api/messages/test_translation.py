@@ -17,7 +17,7 @@ from tests.support.token_counts import (
 )
 from tollkeeper.api.messages.prompt import read_counted_prompt
 from tollkeeper.api.wire import messages as wire
-from tollkeeper.backends.chat.request import encode_request
+from tollkeeper.backends.chat.wire import ChatWire
 
 TOOL_USE = {"type": "tool_use", "id": "t1", "name": "look", "input": {"far": True}}
 CHAT_CALL = {
@@ -191,7 +191,7 @@ def test_choice_of_a_tool(choice: object, chat_choice: object) -> None:
         body = msgspec.json.decode(json.dumps(given), type=wire.TokenCountRequest)
         prompt = read_counted_prompt(body, MODEL, frozenset(), lambda _: None)
         call = msgspec.structs.replace(make_call(), prompt=prompt)
-        return json.loads(encode_request(call, stream=False))
+        return json.loads(ChatWire().encode_request(call, stream=False, extra={}))
 
     fields = tokenized([TOOL])
     assert fields["tools"] == [CHAT_TOOL]

@@ -14,7 +14,7 @@ from tollkeeper.api.responses.input import Conversation
 from tollkeeper.api.responses.prompt import read_prompt
 from tollkeeper.api.responses.tools import read_tools
 from tollkeeper.api.wire.responses import ResponsesRequest
-from tollkeeper.backends.chat.request import encode_request
+from tollkeeper.backends.chat.wire import ChatWire
 from tollkeeper.backends.responses.request import encode_responses_request
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inference import Call
@@ -169,7 +169,7 @@ def test_the_same_request_on_either_wire() -> None:
         {"role": "developer", "content": "Be brief."},
     ]
     call = call_of(input=items, instructions="Be kind.", tools=[FUNCTION], temperature=0.5)
-    chat = json.loads(encode_request(call, stream=False))
+    chat = json.loads(ChatWire().encode_request(call, stream=False, extra={}))
     assert chat["messages"] == [
         {"role": "system", "content": "Be kind."},
         {"role": "user", "content": "Look:"},

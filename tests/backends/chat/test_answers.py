@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests.support.backend_calls import MODEL, make_call, readable
 from tests.support.tables import each
 from tests.support.upstream import chunk, completion
-from tollkeeper.backends.answer_json import MalformedAnswer
-from tollkeeper.backends.chat.answer import decode_completion
-from tollkeeper.backends.chat.request import encode_request
+from tollkeeper.backends.answer_json import MalformedAnswer, decode_whole
+from tollkeeper.backends.chat.answer import completion_decoder
 from tollkeeper.backends.chat.stream import AnswerStream
+from tollkeeper.backends.chat.wire import ChatWire
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import (
     Delta,
@@ -175,7 +175,7 @@ def test_whatever_comes_is_events_or_a_failure(value: Any) -> None:
     for event in stream.read([body]):
         assert isinstance(event, Opened | Delta | UsageReport)
     with contextlib.suppress(MalformedAnswer):
-        decode_completion(body)
+        decode_whole(completion_decoder, body)
 
 
 @given(st.binary())
@@ -183,19 +183,19 @@ def test_whatever_bytes_come_are_events_or_a_failure(body: bytes) -> None:
     stream = AnswerStream(make_call(streamed=True))
     stream.read([body])
     with contextlib.suppress(MalformedAnswer):
-        decode_completion(body)
+        decode_whole(completion_decoder, body)
 
 
 def test_an_answer_that_is_not_utf8() -> None:
     with pytest.raises(MalformedAnswer):
-        decode_completion(b'{"x":"\xff"}')
+        decode_whole(completion_decoder, b'{"x":"\xff"}')
 
 
 def test_a_request_never_carries_what_the_backend_sets() -> None:
     call = make_call(
         choices=2, streamed=True, model="caller's", stream=False, stream_options={}, n=7
     )
-    assert json.loads(encode_request(call, stream=True)) == {
+    assert json.loads(ChatWire().encode_request(call, stream=True, extra={})) == {
         "messages": [{"role": "user", "content": "Hi"}],
         "model": "upstream-model",
         "max_completion_tokens": 1024,
@@ -206,7 +206,7 @@ def test_a_request_never_carries_what_the_backend_sets() -> None:
 
 
 def test_a_whole_answer_is_read() -> None:
-    assert decode_completion(json.dumps(completion("zę")).encode()).choices
+    assert decode_whole(completion_decoder, json.dumps(completion("zę")).encode()).choices
 
 
 def test_reasoning_that_the_server_does_not_bound_is_no_fault() -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.support.judged_gateway import JudgedGateway, assert_denied, judge_answer, judged_gateway
 from tests.support.tables import each
 from tests.support.upstream import Peer, Verb
-from tollkeeper.backends.chat.request import encode_request
+from tollkeeper.backends.chat.wire import ChatWire
 from tollkeeper.backends.port import Answer, BackendCall, BackendHealth
 from tollkeeper.bootstrap.backends import _judge_model
 from tollkeeper.domain.errors import BackendFailed
@@ -126,7 +126,7 @@ class _CountingBackend:
     @asynccontextmanager
     async def _open(self, call: Call) -> AsyncIterator[Answer]:
         self.asked += 1
-        self.bytes += len(encode_request(call, stream=False))
+        self.bytes += len(ChatWire().encode_request(call, stream=False, extra={}))
         await asyncio.sleep(0)
         if self._fails:
             raise BackendFailed("down")

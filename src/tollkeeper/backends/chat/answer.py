@@ -5,22 +5,13 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from tollkeeper.backends.answer_json import (
-    ABSENT,
-    NULL,
-    MalformedAnswer,
-    decode,
-    decode_any,
-    decode_whole,
-    value_or_none,
-)
+from tollkeeper.backends.answer_json import ABSENT, NULL, MalformedAnswer, decode, decode_any
 from tollkeeper.backends.chat.usage import read_chat_usage
 from tollkeeper.backends.config import BillingRules
 from tollkeeper.domain.inference import (
     Annotation,
     Delta,
     FunctionCallPiece,
-    Opened,
     ToolCallPiece,
     UsageReport,
 )
@@ -133,31 +124,18 @@ class Completion(msgspec.Struct, gc=False):
 
 
 _chunk_decoder = msgspec.json.Decoder(Chunk)
-_completion_decoder = msgspec.json.Decoder(Completion)
+completion_decoder = msgspec.json.Decoder(Completion)
 
 
 def decode_chunk(payload: bytes) -> Chunk:
     return decode(_chunk_decoder, payload)
 
 
-def decode_completion(body: bytes) -> Completion:
-    return decode_whole(_completion_decoder, body)
-
-
-def opened(answer: Chunk | Completion) -> Opened:
-    """Returns the event for the beginning of the answer."""
-    prompt_logprobs = (
-        value_or_none(answer.prompt_logprobs) if isinstance(answer, Completion) else None
-    )
-    return Opened(answer.system_fingerprint, answer.service_tier, prompt_logprobs)
-
-
 def usage_report(usage: msgspec.Raw, service_tier: str | None = None) -> UsageReport | None:
     """Converts the usage in a chunk or an answer to a report; returns None if there is no usage."""
-    raw_usage = value_or_none(usage)
-    if raw_usage is None:
+    if not usage or usage == NULL:
         return None
-    return read_chat_usage(decode_any(raw_usage), service_tier=service_tier)
+    return read_chat_usage(decode_any(usage), service_tier=service_tier)
 
 
 def chunk_usage(chunk: Chunk, service_tier: str | None = None) -> UsageReport | None:
@@ -203,18 +181,8 @@ def text_piece(chunk: Chunk) -> tuple[int, str] | None:
 def delta_of_chunk(choice: _ChunkChoice) -> Delta | None:
     """Returns the delta of a choice in a chunk; None if the delta adds nothing. For example, the
     first chunk of many servers contains only the role."""
-    message = choice.delta
-    if message is None:
-        message = _Message()
-    delta = _delta(choice.index, message, choice.logprobs, choice.finish_reason)
+    delta = delta_of(choice, choice.delta or _Message())
     return None if delta.text is None and delta == Delta(choice.index) else delta
-
-
-def delta_of_completion(choice: _CompleteChoice) -> Delta:
-    message = choice.message
-    if message is None:
-        raise MalformedAnswer("a choice has no message")
-    return _delta(choice.index, message, choice.logprobs, choice.finish_reason)
 
 
 def has_free_finish(answer: Chunk | Completion, rules: BillingRules) -> bool:
@@ -231,13 +199,15 @@ def has_output(delta: Delta) -> bool:
     return delta != Delta(delta.choice, finish=delta.finish)
 
 
-def _delta(index: int, message: _Message, logprobs: msgspec.Raw, finish: str | None) -> Delta:
-    content = message.content
+def delta_of(choice: _ChunkChoice | _CompleteChoice, message: _Message) -> Delta:
+    """Returns the delta for the choice's message, or for the choice's part of a message."""
+    content, raw = message.content, choice.logprobs
+    logprobs = None if raw is ABSENT or raw == NULL else raw.copy()
     # Messages that only have text (nearly all messages of a stream) take this faster path. The
     # comparison checks that all other fields have their defaults. It is fast, because msgspec
     # compares in C.
     if type(content) is str and message == _Message(content):
-        return Delta(index, content or None, logprobs=value_or_none(logprobs), finish=finish)
+        return Delta(choice.index, content or None, logprobs=logprobs, finish=choice.finish_reason)
     reasoning = message.reasoning or message.reasoning_content
     images = tuple(_image_urls(message.images or ()))
     if isinstance(content, list):
@@ -246,7 +216,7 @@ def _delta(index: int, message: _Message, logprobs: msgspec.Raw, finish: str | N
         content = "".join(part.text or "" for part in content)
     function = message.function_call
     return Delta(
-        choice=index,
+        choice=choice.index,
         text=content or None,
         reasoning=reasoning or None,
         refusal=message.refusal or None,
@@ -255,8 +225,8 @@ def _delta(index: int, message: _Message, logprobs: msgspec.Raw, finish: str | N
         if function is not None
         else None,
         annotations=_annotations(message.annotations or ()),
-        logprobs=value_or_none(logprobs),
-        finish=finish,
+        logprobs=logprobs,
+        finish=choice.finish_reason,
         images=images,
     )
 

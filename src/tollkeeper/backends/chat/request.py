@@ -1,13 +1,10 @@
-"""Encodes a call as a chat request to a backend. If the client used the chat protocol too, the request
-begins as a copy of the client's fields (`Prompt.written`). The gateway then sets its own fields, and the
-dialect omits, renames or rejects fields."""
+"""Encodes a prompt as the fields of a chat request to a backend. If the client used the chat protocol
+too, its own fields (`Prompt.written`) are sent instead."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tollkeeper.backends.chat.dialect import OPENAI_DIALECT, ChatDialect
 from tollkeeper.backends.options import add_options
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import (
@@ -34,61 +31,18 @@ from tollkeeper.domain.prompt import (
 )
 
 _CACHE_MARK = "cache_control"
-_NO_FIELDS: Mapping[str, Any] = {}
-_encode = msgspec.json.Encoder().encode
-
-
-def encode_request(
-    call: Call,
-    *,
-    stream: bool,
-    extra: Mapping[str, Any] = _NO_FIELDS,
-    dialect: ChatDialect = OPENAI_DIALECT,
-) -> bytes:
-    """Encodes the body of the request. A request for a stream also asks for a usage report, because
-    the gateway computes the price from the report. A dialect can disable this (`include_usage`)."""
-    prompt = call.prompt
-    body: FreeObject = dict(_encoded_fields(prompt) if prompt.written is None else prompt.written)
-    _add_gateway_fields(body, prompt, call.model.cache_salt_field or "cache_salt")
-    add_options(body, call.model, prompt.options)
-    if dialect is not OPENAI_DIALECT:
-        dialect.change(body)
-    body.update(extra)
-    body["model"] = call.model.upstream_model
-    body[dialect.output_limit_field or call.output_limit_field] = call.output_tokens_max
-    body["stream"] = stream
-    if call.choices > 1:
-        body["n"] = call.choices
-    if stream and dialect.include_usage:
-        body["stream_options"] = {"include_usage": True}
-    return _encode(body)
 
 
 def encode_template_input(call: Call, names: Iterable[str]) -> bytes:
     """Encodes the model and the fields with these names, for a token count request."""
-    prompt = call.prompt
-    body: FreeObject = dict(_encoded_fields(prompt) if prompt.written is None else prompt.written)
+    prompt, written = call.prompt, call.prompt.written
+    body: FreeObject = encoded_fields(prompt) if written is None else dict(written)
     add_options(body, call.model, prompt.options)
     fields = {name: body[name] for name in names if name in body}
-    return _encode({"model": call.model.upstream_model, **fields})
+    return msgspec.json.encode({"model": call.model.upstream_model, **fields})
 
 
-def _add_gateway_fields(body: FreeObject, prompt: Prompt, salt_field: str) -> None:
-    """Adds the fields that the gateway always writes itself, even if the client used the chat
-    protocol."""
-    if prompt.reasoning is not None and prompt.reasoning.effort is not None:
-        body["reasoning_effort"] = prompt.reasoning.effort
-    if prompt.logprobs is not None:
-        body["logprobs"] = True
-        if prompt.logprobs.top is not None:
-            body["top_logprobs"] = prompt.logprobs.top
-    if prompt.caching.key is not None:
-        body["prompt_cache_key"] = prompt.caching.key
-    if prompt.caching.salt is not None:
-        body[salt_field] = prompt.caching.salt
-
-
-def _encoded_fields(prompt: Prompt) -> FreeObject:
+def encoded_fields(prompt: Prompt) -> FreeObject:
     """Encodes the prompt of a client that did not use the chat protocol: returns the fields that a
     chat client would have sent."""
     identity = prompt.identity

@@ -18,7 +18,6 @@ from tollkeeper.backends.chat.answer import (
     delta_of_chunk,
     has_free_finish,
     has_output,
-    opened,
     text_piece,
 )
 from tollkeeper.backends.chat.text_relay import TextRelay
@@ -28,7 +27,7 @@ from tollkeeper.backends.port import TextWriter
 from tollkeeper.backends.refusals import refusal_record
 from tollkeeper.backends.transport.framing import RecordParser
 from tollkeeper.domain.errors import BackendFailed
-from tollkeeper.domain.inference import Call, Delta, UsageReport
+from tollkeeper.domain.inference import Call, Delta, Opened, UsageReport
 
 _DONE = b"[DONE]"
 
@@ -158,7 +157,7 @@ class AnswerStream(StreamReader):
     def _open(self, chunk: Chunk) -> None:
         if not self._opened:
             self._opened = True
-            self._events.append(opened(chunk))
+            self._events.append(Opened(chunk.system_fingerprint, chunk.service_tier))
 
     def _count_piece(self, index: int) -> None:
         self.pieces[index] += 1

@@ -3,33 +3,39 @@
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from tollkeeper.backends.answer_json import (
     MalformedAnswer,
     decode_usage_only,
+    decode_whole,
     error_record,
     usage_means_charge,
+    value_or_none,
 )
 from tollkeeper.backends.chat.answer import (
     Completion,
-    decode_completion,
-    delta_of_completion,
+    completion_decoder,
+    delta_of,
     has_free_finish,
     has_output,
-    opened,
     usage_report,
 )
 from tollkeeper.backends.chat.dialect import OPENAI_DIALECT, ChatDialect
-from tollkeeper.backends.chat.request import encode_request
+from tollkeeper.backends.chat.request import encoded_fields
 from tollkeeper.backends.chat.stream import AnswerStream
 from tollkeeper.backends.config import NO_BILLING_RULES, BillingRules
+from tollkeeper.backends.options import add_options
 from tollkeeper.backends.refusals import refusal_record
 from tollkeeper.backends.transport.framing import Framing
 from tollkeeper.backends.wire import AnswerReader, WholeAnswer
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
-from tollkeeper.domain.inference import Call, Event, UsageReport
+from tollkeeper.domain.inference import Call, Event, Opened, UsageReport
+from tollkeeper.domain.prompt import FreeObject
+
+_encode = msgspec.json.Encoder().encode
 
 
 class ChatWire:
@@ -50,28 +56,64 @@ class ChatWire:
         return "chat/completions"
 
     def encode_request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> bytes:
-        return encode_request(call, stream=stream, extra=extra, dialect=self._dialect)
+        """Encodes the fields of the prompt, changed by the dialect, and the fields that the gateway
+        always writes itself. A request for a stream also asks for a usage report, because the gateway
+        computes the price from the report. A dialect can disable this (`include_usage`)."""
+        model, prompt, dialect = call.model, call.prompt, self._dialect
+        written = prompt.written
+        body: FreeObject = encoded_fields(prompt) if written is None else dict(written)
+        if prompt.reasoning is not None and prompt.reasoning.effort is not None:
+            body["reasoning_effort"] = prompt.reasoning.effort
+        if prompt.logprobs is not None:
+            body["logprobs"] = True
+            if prompt.logprobs.top is not None:
+                body["top_logprobs"] = prompt.logprobs.top
+        caching = prompt.caching
+        if caching.key is not None:
+            body["prompt_cache_key"] = caching.key
+        if caching.salt is not None:
+            body[model.cache_salt_field or "cache_salt"] = caching.salt
+        if prompt.options:
+            add_options(body, model, prompt.options)
+        if dialect is not OPENAI_DIALECT:
+            dialect.change(body)
+        if extra:
+            body.update(extra)
+        body["model"] = model.upstream_model
+        body[dialect.output_limit_field or call.output_limit_field] = call.output_tokens_max
+        body["stream"] = stream
+        if call.choices > 1:
+            body["n"] = call.choices
+        if stream and dialect.include_usage:
+            body["stream_options"] = {"include_usage": True}
+        return _encode(body)
 
     def read_whole(self, call: Call, body: bytes, *, secrets: tuple[str, ...]) -> WholeAnswer:
-        completion = decode_completion(body)
-        record = error_record(completion.error)
+        completion = decode_whole(completion_decoder, body)
+        prompt_logprobs = None
+        if completion.prompt_logprobs:
+            prompt_logprobs = value_or_none(completion.prompt_logprobs)
+        tier = completion.service_tier
+        opened = Opened(completion.system_fingerprint, tier, prompt_logprobs)
+        report = usage_report(completion.usage, tier)
+        error = error_record(completion.error) if completion.error else None
         is_free = has_free_finish(completion, self._billing_rules)
-        if record is not None or is_free:
-            refusal = refusal_record(record, secrets=secrets)
+        if error is not None or is_free:
+            refusal = refusal_record(error, secrets=secrets)
             refusal.tokens_are_free = is_free
-            return _failed_answer(call, completion, refusal)
-        events: list[Event] = [opened(completion)]
-        seen_choices: set[int] = set()
-        unfinished = call.choices
+            return _failed_answer(call, completion, opened, report, refusal)
+        deltas: dict[int, Event] = {}
+        choices = unfinished = call.choices
         for choice in completion.choices or ():
-            delta = delta_of_completion(choice)
-            if 0 <= delta.choice < call.choices and delta.choice not in seen_choices:
-                seen_choices.add(delta.choice)
-                events.append(delta)
+            if choice.message is None:
+                raise MalformedAnswer("a choice has no message")
+            index, delta = choice.index, delta_of(choice, choice.message)
+            if 0 <= index < choices and index not in deltas:
+                deltas[index] = delta
                 unfinished -= delta.finish is not None
-        if not seen_choices:
+        if not deltas:
             raise MalformedAnswer("it has no choice")
-        report = usage_report(completion.usage, completion.service_tier)
+        events: list[Event] = [opened, *deltas.values()]
         if report is not None:
             events.append(report)
         if unfinished == 0:
@@ -88,17 +130,22 @@ class ChatWire:
         return AnswerStream(call, secrets=secrets, billing_rules=self._billing_rules)
 
 
-def _failed_answer(call: Call, completion: Completion, refusal: TollkeeperError) -> WholeAnswer:
+def _failed_answer(
+    call: Call,
+    completion: Completion,
+    opened: Opened,
+    report: UsageReport | None,
+    refusal: TollkeeperError,
+) -> WholeAnswer:
     """Reads an answer that contains an error. If the answer also contains output or usage, returns
     them together with the error, because the call is then charged. Otherwise raises the refusal."""
     deltas: dict[int, Event] = {}
     for choice in completion.choices or ():
         if choice.message is not None and 0 <= choice.index < call.choices:
-            delta = delta_of_completion(choice)
+            delta = delta_of(choice, choice.message)
             if has_output(delta):
                 deltas.setdefault(delta.choice, replace(delta, finish=None))
-    events: list[Event] = [opened(completion), *deltas.values()]
-    report = usage_report(completion.usage, completion.service_tier)
+    events: list[Event] = [opened, *deltas.values()]
     if report is not None and usage_means_charge(report):
         events.append(report)
     if len(events) == 1:
