@@ -25,7 +25,7 @@ TARGETS = {
     LEDGER: 432,
     SCRIPT: 890,
     BACKEND: 1_262,
-    ANSWER: 342,
+    ANSWER: 214,
     ENDED: 282,
     LIBRARIES: 0,
 }

@@ -16,6 +16,7 @@ from tollkeeper.domain.inference import (
     FunctionCallPiece,
     Opened,
     ToolCallPiece,
+    other_fields,
 )
 from tollkeeper.domain.usage import Usage
 
@@ -67,7 +68,11 @@ class _Logprobs:
 
 
 class _Choice(msgspec.Struct):
+    # The pieces of text since the last image, or since the beginning.
     texts: list[str] = []
+    finish: str | None = None
+    # Whether a delta had other fields than text. If not, the fields below have their defaults.
+    has_other_fields: bool = False
     # The content parts if the answer has images: for each image, the text before the image and the image.
     parts: list[dict[str, Any]] = []
     reasoning: list[str] = []
@@ -76,25 +81,30 @@ class _Choice(msgspec.Struct):
     function_call: dict[str, Any] | None = None
     annotations: list[wire.Annotation] = []
     logprobs: _Logprobs | None = None
-    finish: str | None = None
-    has_text: bool = False
 
 
 class ChatAssembly:
     """Collects the events of an answer that is not streamed. Used as the call's sink (the receiver of
     the events)."""
 
+    _opened = Opened()
+
     def __init__(self, call: Call, body: wire.ChatRequest, created: int) -> None:
         self._call = call
+        self._body = body
         self._created = created
-        self._hides_reasoning = hides_reasoning(body)
-        self._opened = Opened()
         self._choices: dict[int, _Choice] = {}
 
     async def take(self, batch: Batch) -> None:
         for event in batch:
             if isinstance(event, Delta):
-                self._add(self._choices.setdefault(event.choice, _Choice()), event)
+                choice = self._choices.setdefault(event.choice, _Choice())
+                if event.text is not None:
+                    choice.texts.append(event.text)
+                if event.finish is not None:
+                    choice.finish = event.finish
+                if any(other_fields(event)):
+                    self._add_other_fields(choice, event)
             elif isinstance(event, Opened):
                 self._opened = event
 
@@ -106,27 +116,25 @@ class ChatAssembly:
         """Returns None, so that the text is not written directly to the client but arrives in `take`."""
 
     def completion(self, usage: Usage) -> wire.ChatCompletion:
-        call = self._call
+        call, opened = self._call, self._opened
         return wire.ChatCompletion(
             id=completion_id(call.request_id),
             object="chat.completion",
             created=self._created,
             model=call.model.id,
-            choices=[self._choice(index, self._choices[index]) for index in sorted(self._choices)],
+            choices=[*map(self._choice, sorted(self._choices))],
             usage=usage_view(usage),
-            system_fingerprint=self._opened.system_fingerprint,
-            service_tier=self._opened.service_tier,
-            prompt_logprobs=_prompt_logprobs(self._opened.prompt_logprobs),
+            system_fingerprint=opened.system_fingerprint,
+            service_tier=opened.service_tier,
+            prompt_logprobs=opened.prompt_logprobs and _prompt_logprobs(opened.prompt_logprobs),
         )
 
-    def _add(self, choice: _Choice, delta: Delta) -> None:
-        if delta.text is not None:
-            choice.has_text = True
-            choice.texts.append(delta.text)
+    def _add_other_fields(self, choice: _Choice, delta: Delta) -> None:
+        choice.has_other_fields = True
         if delta.images:
             choice.parts += content_parts("".join(choice.texts), delta.images)
             choice.texts.clear()
-        if delta.reasoning is not None and not self._hides_reasoning:
+        if delta.reasoning is not None and not hides_reasoning(self._body):
             choice.reasoning.append(delta.reasoning)
         if delta.refusal is not None:
             choice.refusal.append(delta.refusal)
@@ -134,33 +142,27 @@ class ChatAssembly:
             _add_tool_call(choice.tool_calls, piece)
         if delta.function_call is not None:
             choice.function_call = _with_function_call(choice.function_call, delta.function_call)
-        choice.annotations += [annotation_view(annotation) for annotation in delta.annotations]
+        choice.annotations += map(annotation_view, delta.annotations)
         if delta.logprobs is not None:
             choice.logprobs = choice.logprobs or _Logprobs()
             choice.logprobs.add(delta.logprobs)
-        if delta.finish is not None:
-            choice.finish = delta.finish
 
-    def _choice(self, index: int, choice: _Choice) -> wire.ChatChoice:
-        reasoning = "".join(choice.reasoning) or None
-        calls = [choice.tool_calls[number] for number in sorted(choice.tool_calls)]
-        text = "".join(choice.texts)
+    def _choice(self, index: int) -> wire.ChatChoice:
+        choice = self._choices[index]
+        text = "".join(choice.texts) if choice.texts else None
+        message, logprobs = wire.AnswerMessage(role="assistant", content=text), None
+        if choice.has_other_fields:
+            if choice.parts:
+                message.content = [*choice.parts, *content_parts(text or "", ())]
+            message.refusal = "".join(choice.refusal) or None
+            message.reasoning = message.reasoning_content = "".join(choice.reasoning) or None
+            calls = choice.tool_calls
+            message.tool_calls = [calls[number] for number in sorted(calls)] or None
+            message.function_call = choice.function_call
+            message.annotations = choice.annotations or None
+            logprobs = choice.logprobs and choice.logprobs.collected()
         return wire.ChatChoice(
-            index=index,
-            message=wire.AnswerMessage(
-                role="assistant",
-                content=[*choice.parts, *content_parts(text, ())]
-                if choice.parts
-                else (text if choice.has_text else None),
-                refusal="".join(choice.refusal) or None,
-                reasoning=reasoning,
-                reasoning_content=reasoning,
-                tool_calls=calls or None,
-                function_call=choice.function_call,
-                annotations=choice.annotations or None,
-            ),
-            logprobs=None if choice.logprobs is None else choice.logprobs.collected(),
-            finish_reason=choice.finish,
+            index=index, message=message, logprobs=logprobs, finish_reason=choice.finish
         )
 
 
@@ -169,8 +171,8 @@ def usage_view(usage: Usage) -> wire.ChatUsage:
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
         total_tokens=usage.total_tokens,
-        prompt_tokens_details=_prompt_counts(usage.prompt_details),
-        completion_tokens_details=_counts(usage.completion_details),
+        prompt_tokens_details=usage.prompt_details and _prompt_counts(usage.prompt_details),
+        completion_tokens_details=usage.completion_details and _counts(usage.completion_details),
     )
 
 
@@ -202,34 +204,29 @@ def annotation_view(annotation: Annotation) -> wire.Annotation:
     )
 
 
-def _counts(details: dict[str, Any] | None) -> dict[str, int | None] | None:
+def _counts(details: dict[str, Any]) -> dict[str, int | None]:
     """Removes details that are neither integers nor null, because the API allows no other values."""
-    if details is None:
-        return None
     return {name: value for name, value in details.items() if value is None or _is_integer(value)}
 
 
-def _prompt_counts(details: dict[str, Any] | None) -> wire.PromptDetails | None:
+def _prompt_counts(details: dict[str, Any]) -> wire.PromptDetails:
     """Works like `_counts`, but also keeps maps of integers, which the API allows only in the details
     of the prompt."""
-    counts: wire.PromptDetails | None = _counts(details)  # type: ignore[assignment]
-    if details is None or counts is None:
-        return None
-    for name, value in details.items():
-        if isinstance(value, dict) and all(map(_is_integer, value.values())):
-            counts[name] = value
-    return counts
+    maps = {
+        name: value
+        for name, value in details.items()
+        if isinstance(value, dict) and all(map(_is_integer, value.values()))
+    }
+    return {**_counts(details), **maps}
 
 
 def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _prompt_logprobs(logprobs: msgspec.Raw | None) -> msgspec.Raw | None:
+def _prompt_logprobs(logprobs: msgspec.Raw) -> msgspec.Raw | None:
     """Returns the backend's value unchanged if it is an array of objects and nulls, as the API requires.
     Returns None otherwise."""
-    if logprobs is None:
-        return None
     try:
         _PROMPT_LOGPROBS.decode(logprobs)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
