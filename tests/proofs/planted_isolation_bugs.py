@@ -91,7 +91,7 @@ ISOLATION_BUGS = {
     ),
     "one organization fills the process": Bug(
         "RunningCalls.begin",
-        "running_of_owner >= share(limit)",
+        "running_of_owner >= self._calls_of_owner_max",
         "False",
         ("journeys/isolation/test_overload.py",),
     ),
@@ -255,7 +255,7 @@ ISOLATION_BUGS = {
         ("journeys/isolation/test_caches.py",),
     ),
     "a backend fetches what a caller names": Bug(
-        "require_supported",
+        "_require_medium",
         "if not model.allows_remote_media:",
         "if not model.backend:",
         ("journeys/isolation/test_caches.py",),
@@ -269,7 +269,7 @@ ISOLATION_BUGS = {
     ),
     "a call that was counted is admitted under a new policy": Bug(
         "Inference._judge_request",
-        "tab.tokenizer_asked",
+        "tab.tokenizer_asked or call.tokenizer_asked",
         "False",
         ("journeys/policies/test_before_the_verdict.py",),
     ),

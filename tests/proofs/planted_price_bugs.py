@@ -111,7 +111,7 @@ PRICE_BUGS = {
     ),
     "a call has the prices of its end": Bug(
         "Admission.settle",
-        "pricing = tab.prices.get(tab.backend, hold.pricing)",
+        'pricing = tab.prices.get(tab.backend or "", hold.pricing)',
         "pricing = self._last.pricing_at(self._clock())",
         CALL_HISTORIES,
         also=(

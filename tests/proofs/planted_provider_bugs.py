@@ -42,7 +42,7 @@ PROVIDER_BUGS = {
     ),
     "the bill has the dearest price": Bug(
         "Admission.settle",
-        "pricing = tab.prices.get(tab.backend, hold.pricing)",
+        'pricing = tab.prices.get(tab.backend or "", hold.pricing)',
         "pricing = hold.pricing",
         _FALLBACK_TESTS,
     ),

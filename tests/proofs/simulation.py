@@ -318,7 +318,7 @@ def _tab(call: Call) -> Tab:
     caller = ProjectCaller(call.organization_id, call.project_id, call.key_id, frozenset())
     plan = Plan(caller, call.model, mock.Mock(counts_tokens=False))
     none: Any = None
-    return Tab(call, plan, none, "chat_create", 0.0, none)
+    return Tab(call, plan, none, "chat_create", 0.0, none, 0, none)
 
 
 def run_history(seed: int) -> Outcome:

@@ -34,27 +34,24 @@ class Admission:
     async def open(self, tab: Tab, bounds: Bounds) -> None:
         """Holds the maximum cost of the call at the current prices. The hold is committed when this
         method returns. If the ledger refuses the hold, raises an error with the reason."""
-        call = tab.call
+        call, plan = tab.call, tab.plan
         now = self._clock()
-        prices = tab.plan.prices_at(now)
-        pricing, by_backend, cost_max = (
-            prices.dearest(bounds),
-            prices.by_backend,
-            prices.cost_max(bounds),
-        )
-        fee = tab.plan.tool_fee(call.prompt)
-        if fee:
+        prices = plan.prices_at(now)
+        pricing, by_backend = prices.dearest(bounds), prices.by_backend
+        amount = hold_picousd(pricing, bounds)
+        overage_max = prices.cost_max(bounds) - amount
+        if call.prompt.tools and (fee := plan.tool_fee(call.prompt)):
+            amount += fee
             pricing = pricing.with_fee(fee)
             by_backend = {
                 backend: backend_pricing.with_fee(fee)
                 for backend, backend_pricing in by_backend.items()
             }
-        amount = hold_picousd(pricing, bounds)
         hold = Hold(
             call.project_id,
             call.key_id,
             amount,
-            cost_max + fee - amount,  # the highest possible overage (cost beyond the hold)
+            overage_max,
             call.model.id,
             organization_id=call.organization_id,
             id=id_of_text(call.request_id),
@@ -68,7 +65,8 @@ class Admission:
             raise refusal_error(decision)
         if decision.policies is not None:
             hold = hold.judged_by(decision.policies)
-        tab.hold, tab.policies, tab.prices = hold, decision.policies, by_backend
+        tab.hold, tab.hold_picousd, tab.prices = hold, hold.hold_picousd, by_backend
+        tab.policies = decision.policies
 
     def settle(self, tab: Tab, charge: Charge) -> tuple[int, asyncio.Future[bool]]:
         """Charges the usage at the prices of the backend that served the call, and releases the
@@ -77,7 +75,7 @@ class Admission:
         written even if the task of the call is cancelled."""
         hold = tab.hold
         assert hold is not None
-        pricing = tab.prices.get(tab.backend, hold.pricing)
+        pricing = tab.prices.get(tab.backend or "", hold.pricing)
         cost = cost_of(pricing, charge.usage, hold.bounds.images, charge.parts)
         if hold.verdicts_max:
             cost.by_dimension["verdict"] = _set_verdict_price(tab, hold)

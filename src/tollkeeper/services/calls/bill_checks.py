@@ -23,29 +23,31 @@ def check_usage_and_cost(tab: Tab, on_misreport: Callable[[str, str], None]) -> 
     """Updates the metrics for wrong usage reports, for overage (cost beyond the hold), and for
     reported costs that differ from the gateway's cost. Calls `on_misreport` with the name of the
     backend and the reason if the usage report cannot be true or exceeds the model's context."""
-    meter, hold, cost = tab.meter, tab.hold, tab.cost_picousd
-    if meter is None or hold is None:
+    hold, cost = tab.hold, tab.cost_picousd
+    if hold is None:
         return
-    backend, usage = tab.backend, meter.usage
-    if usage is not None:
-        bounds = hold.bounds
-        is_above_bounds = False
-        if usage.prompt_tokens > bounds.prompt_tokens:
-            is_above_bounds = True
+    usage, bounds = tab.meter.usage, hold.bounds
+    backend = tab.backend or tab.call.model.backend
+    if usage is None:
+        if tab.meter.reported_impossible_usage:
+            metrics.count_impossible_usage(backend)
+            on_misreport(backend, _IMPOSSIBLE_USAGE)
+    else:
+        prompt_excess = usage.prompt_tokens > bounds.prompt_tokens
+        output_excess = usage.completion_tokens > bounds.choices * bounds.output_tokens_each
+        if prompt_excess:
             metrics.count_usage_above_bound(backend, "prompt")
-        if usage.completion_tokens > bounds.choices * bounds.output_tokens_each:
-            is_above_bounds = True
+        if output_excess:
             metrics.count_usage_above_bound(backend, "output")
-        if is_above_bounds and _exceeds_context(usage, bounds, tab.call.model.context_length):
+        if (prompt_excess or output_excess) and _exceeds_context(
+            usage, bounds, tab.call.model.context_length
+        ):
             # The usage is charged, although it contradicts the model's declared context length.
             metrics.count_excessive_usage(backend)
             on_misreport(backend, _EXCESSIVE_USAGE)
-    elif meter.reported_impossible_usage:
-        metrics.count_impossible_usage(backend)
-        on_misreport(backend, _IMPOSSIBLE_USAGE)
     if cost is not None:
         if cost > hold.hold_picousd:
-            _report_overage(tab, hold.hold_picousd, cost)
+            _report_overage(tab, backend, hold.hold_picousd, cost)
         # Only a settled call has a cost that can be compared with the reported cost.
         if tab.reported_cost_picousd is not None:
             charged_by_gateway = cost - tab.verdict_picousd
@@ -59,8 +61,8 @@ def _exceeds_context(usage: Usage, bounds: Bounds, context: int) -> bool:
     return usage.prompt_tokens > prompt_max or usage.completion_tokens > context * bounds.choices
 
 
-def _report_overage(tab: Tab, hold: int, cost: int) -> None:
-    metrics.count_overage(tab.backend, cost - hold)
+def _report_overage(tab: Tab, backend: str, hold: int, cost: int) -> None:
+    metrics.count_overage(backend, cost - hold)
     call = tab.call
     _log.warning(
         "a call cost more than its hold",
@@ -68,7 +70,7 @@ def _report_overage(tab: Tab, hold: int, cost: int) -> None:
         organization_id=str(call.organization_id),
         project_id=str(call.project_id),
         model=call.model.id,
-        backend=tab.backend,
+        backend=backend,
         hold_usd=usd_from_picousd(hold),
         cost_usd=usd_from_picousd(cost),
         overage_usd=usd_from_picousd(cost - hold),

@@ -105,12 +105,10 @@ class Inference:
         answer) has got events. The request handler must not cancel this coroutine. The handler
         reports a disconnect through `source.on_disconnect`, and the call then ends early."""
         tab = self._running.begin(call, plan, sink, source.operation)
-        status, code = 200, None
         self._recorder.started(tab)
         source.on_disconnect(partial(self._running.abandon, tab))
         try:
-            bounds = await self._bounds(tab)
-            await self._admission.open(tab, bounds)
+            await self._admission.open(tab, await self._bounds(tab))
             try:
                 gate = None
                 if tab.policies is not None or call.policy_ids:
@@ -121,12 +119,12 @@ class Inference:
                 raise
             await self._close(tab)
         except BaseException as error:
-            status, code = source.error_status_and_code(error)
-            if tab.hold is None and status in _CLIENT_ERRORS:
+            tab.status, tab.error_code = source.error_status_and_code(error)
+            if tab.hold is None and tab.status in _CLIENT_ERRORS:
                 self._admission.count_refused(call.project_id)
             raise
         finally:
-            self._recorder.ended(tab, status, code)
+            self._recorder.ended(tab)
             self._running.end(tab)
         return tab
 
@@ -159,7 +157,9 @@ class Inference:
             # this again; the early check avoids a hold for a call that must fail.
             await self._policies.applying(call)
         should_count = plan.asks_tokenizer and await self._token_counting.should_count(call)
-        size = (await measure(call)).sent_to(model)
+        size = await measure(call)
+        if plan.searches_unasked:
+            size = size.sent_to(model)
         counted = None
         if should_count:
             tab.tokenizer_asked = True
@@ -168,20 +168,21 @@ class Inference:
         held_tokens = prompt_tokens = size.bound(model, counted)
         if size.web_searches or plan.holds_by_bytes:
             held_tokens = size.hold_bound(model, counted)
-        prompts_sent = plan.backend.prompts_sent(call)
-        is_text_only, audio_tokens = size.is_text_only, 0
-        if not is_text_only:
+        prompts_sent = 1 if call.choices == 1 else plan.backend.prompts_sent(call)
+        images = web_searches = audio_tokens = 0
+        if not size.is_text_only:
+            images, web_searches = prompts_sent * size.images, prompts_sent * size.web_searches
             audio_tokens = prompts_sent * size.audio_bound(model, prompt_tokens)
         tab.meter = Meter(
-            call, prompts_sent * prompt_tokens, prompts_sent, audio_tokens, is_text_only
+            call, prompts_sent * prompt_tokens, prompts_sent, audio_tokens, size.is_text_only
         )
         output_tokens = call.output_tokens_held
         return Bounds(
             prompts_sent * held_tokens,
             call.choices,
             output_tokens,
-            prompts_sent * size.images,
-            prompts_sent * size.web_searches,
+            images,
+            web_searches,
             audio_tokens,
             output_tokens if model.writes_audio else 0,
             model.writes_images,
@@ -205,7 +206,7 @@ class Inference:
             )
             context = context_of(request_transcript.text, context_characters)
         if request_is_judged:
-            if tab.tokenizer_asked and any(
+            if (tab.tokenizer_asked or call.tokenizer_asked) and any(
                 policy.enforces(Direction.REQUEST) for policy in policies
             ):
                 raise _policy_published_meanwhile()
@@ -244,25 +245,26 @@ class Inference:
 
     async def _deliver(self, tab: Tab, gate: ResponseGate | None) -> None:
         """Sends the call to the backend, and delivers the answer until it is complete."""
-        if tab.unwanted:
+        if tab.abandoned or tab.stopped:
             # The client has disconnected or the gateway is stopping. The call has not been sent
             # yet, and sending it would only cost money.
             if gate is not None:
                 gate.close()
             raise _ended_before_dispatch()
-        sink, meter, deadline, owner = gate or tab.sink, tab.meter, tab.deadline, tab.owner
-        assert meter is not None
-        tab.dispatched_at = time.perf_counter_ns()
-        self.overload.mark_inactive(owner)
+        sink, meter, deadline, call = gate or tab.sink, tab.meter, tab.deadline, tab.call
+        started_at = tab.started_at
+        tab.backend = call.model.backend
+        tab.dispatched_us = dispatched_us = (time.perf_counter_ns() - started_at) // 1000
+        self.overload.mark_inactive(tab.owner)
         try:
-            backend_call = tab.backend_call = tab.plan.backend.open(tab.call, deadline=deadline)
+            backend_call = tab.backend_call = tab.plan.backend.open(call, deadline=deadline)
             with tab.waiting_until(deadline + _DEADLINE_SLACK_S):
                 async with backend_call as answer:
                     tab.served_by(answer)
                     async for batch in answer.batches:
-                        is_first = tab.first_piece_at is None
+                        is_first = tab.first_piece_us is None
                         if is_first:
-                            tab.first_piece_at = time.perf_counter_ns()
+                            tab.first_piece_us = (time.perf_counter_ns() - started_at) // 1000
                         meter.count(batch)
                         await sink.take(batch)
                         if is_first and gate is None:
@@ -279,8 +281,12 @@ class Inference:
                 raise ProviderRejected(_WITHHELD, charged=exc.charged) from exc
             raise
         finally:
-            self.overload.mark_active(owner)
-            tab.answered()
+            tab.upstream_us = (time.perf_counter_ns() - started_at) // 1000 - dispatched_us
+            tab.backend_call = None
+            self.overload.mark_active(tab.owner)
+            if tab.prompts_begun is not None:
+                # The backend has begun to answer, so at least one prompt was sent.
+                meter.set_prompts_sent(max(1, tab.prompts_begun()))
             if gate is not None:
                 gate.close()
 
@@ -291,8 +297,7 @@ class Inference:
         timeout can lose the result. Raises SettlementLate if the answer is complete but the result
         was not written in time."""
         meter, admission = tab.meter, self._admission
-        assert meter is not None
-        cost = None
+        cost = charge = None
         # The state stays UNSETTLED until the ledger has written the settlement.
         tab.state = SettlementState.UNSETTLED
         if error is not None and not isinstance(error, TollkeeperError):
@@ -334,6 +339,8 @@ class Inference:
         if cost is not None:
             tab.cost_picousd = cost
             tab.state = SettlementState.SETTLED
+            if charge is not None:
+                tab.charged = charge
 
     def _release(self, tab: Tab) -> tuple[int | None, asyncio.Future[bool]]:
         """Releases the hold of a free call. Returns the result of `Admission.release`."""
@@ -367,7 +374,7 @@ async def _large_transcript(tab: Tab) -> Transcript:
 
 
 def _judging_timed_out(tab: Tab) -> TollkeeperError:
-    return _ended_before_dispatch() if tab.unwanted else DeadlineExceeded()
+    return _ended_before_dispatch() if tab.abandoned or tab.stopped else DeadlineExceeded()
 
 
 def _policy_published_meanwhile() -> Unavailable:

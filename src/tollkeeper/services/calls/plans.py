@@ -30,6 +30,7 @@ class Plan:
         "catalog",
         "holds_by_bytes",
         "model",
+        "searches_unasked",
     )
 
     def __init__(
@@ -49,6 +50,8 @@ class Plan:
         self.asks_tokenizer = backend.counts_tokens
         # Whether the number of bytes limits the text tokens in a hold.
         self.holds_by_bytes = model.token_bounds.text_by_bytes
+        # Whether the model may search the web even if the request does not ask for a search.
+        self.searches_unasked = model.token_bounds.unrequested_searches_max > 0
         self._prices: PricesInForce | None = None
 
     def prices_at(self, now: int) -> PricesInForce:

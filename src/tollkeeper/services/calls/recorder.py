@@ -74,10 +74,10 @@ class CallRecorder:
             if tab.span.answer is not None:
                 tab.sink = _CollectingSink(tab.sink, tab.span.answer)
 
-    def ended(self, tab: Tab, status: int, error_code: str | None) -> None:
+    def ended(self, tab: Tab) -> None:
         """Records the ended call, after its pending verdicts have arrived. Neither blocks nor
         raises."""
-        tab.end(status, error_code)
+        tab.end()
         check_usage_and_cost(tab, self._on_misreport)
         if not tab.evidence.pending or len(self._waiting) >= _WAITING_MAX:
             self._record(tab)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.inference import Call
+from tollkeeper.domain.metering import Meter
 from tollkeeper.runtime.fair_queue import share
 from tollkeeper.runtime.timeouts import Alarms
 from tollkeeper.services.calls.plans import Plan
@@ -41,6 +42,7 @@ class RunningCalls:
     def __init__(self, limits: InferenceLimits, overload: OverloadGate) -> None:
         self._limits = limits
         self._overload = overload
+        self._calls_of_owner_max = share(limits.calls_max)
         self._running: set[Tab] = set()
         # The number of running calls of each organization. The key is an integer, which hashes
         # faster than a UUID.
@@ -64,10 +66,11 @@ class RunningCalls:
         many calls are in progress."""
         owner, limit = call.organization_id.int, self._limits.calls_max
         running_of_owner = self._running_by_owner.get(owner, 0)
-        if len(self._running) >= limit or running_of_owner >= share(limit):
+        if len(self._running) >= limit or running_of_owner >= self._calls_of_owner_max:
             raise Unavailable("Too many calls are in progress; try again.", retry_after_s=1)
         deadline = asyncio.get_running_loop().time() + self._limits.deadline_s
-        tab = Tab(call, plan, sink, operation, deadline, self._alarms.take())
+        alarm, meter = self._alarms.take(), Meter(call, prompt_tokens=0)
+        tab = Tab(call, plan, sink, operation, deadline, alarm, owner, meter)
         self._running_by_owner[owner] = running_of_owner + 1
         self._running.add(tab)
         self._overload.mark_active(owner)
@@ -76,16 +79,17 @@ class RunningCalls:
     def end(self, tab: Tab) -> None:
         """Removes a call that has ended and was recorded."""
         owner = tab.owner
-        tab.detach_alarm()
+        # `end_by` then no longer moves the alarm, so that another call can use it.
+        tab.slack_s = None
         self._alarms.give_back(tab.alarm)
-        self._running.discard(tab)
+        self._running.remove(tab)
         self._overload.mark_inactive(owner)
         still_running = self._running_by_owner[owner] - 1
         if still_running:
             self._running_by_owner[owner] = still_running
         else:
             del self._running_by_owner[owner]
-        if tab in self._draining:
+        if tab.abandoned and tab in self._draining:
             self._draining.remove(tab)
             self._draining_by_owner -= Counter((owner,))
         if not self._running:
