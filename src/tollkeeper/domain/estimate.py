@@ -94,25 +94,26 @@ def estimate_tokens(text: str) -> int:
 
 
 def measure_text(text: str) -> TextSize:
-    encoded = text.encode("utf-8", "surrogatepass")
+    # A byte in front of the text lets every run of letters begin after another character.
+    encoded = b"\n" + text.encode("utf-8", "surrogatepass")
     added = added_bytes(text)
+    bytes_max = len(encoded) - 1 + added
     weight = 0
     # Works in slices, because one call into C code for a long text would block all other threads.
-    for start in range(0, len(encoded), _SLICE_BYTES):
-        piece = encoded[start : start + _SLICE_BYTES]
-        weight += _sum_of_bytes(piece.translate(_WEIGHT_OF))
-        # Includes the byte before the slice, because it decides whether a run starts or ends at the
-        # beginning of the slice.
-        around = encoded[max(start - 1, 0) : start + _SLICE_BYTES]
-        letters = around.translate(_LETTERS)
-        runs = letters.count(b".L") + (start == 0 and letters.startswith(b"L"))
-        weight += _LETTER_RUN_WEIGHT * runs
-        numbers = around.translate(_NUMBERS)
-        weight += _SPACE_BEFORE_DIGIT_WEIGHT * numbers.count(b" D")
-        if b"  " in around:
+    # A slice also has the byte before it, which decides whether a run starts or ends at its
+    # beginning. The weight of this byte is not counted.
+    for start in range(0, len(encoded) - 1, _SLICE_BYTES):
+        piece = encoded[start : start + _SLICE_BYTES + 1]
+        weights, numbers = piece.translate(_WEIGHT_OF), piece.translate(_NUMBERS)
+        weight += (
+            _sum_of_bytes(weights)
+            - weights[0]
+            + _LETTER_RUN_WEIGHT * piece.translate(_LETTERS).count(b".L")
+            + _SPACE_BEFORE_DIGIT_WEIGHT * numbers.count(b" D")
+        )
+        if b"  " in piece:
             # Counts the ends of runs. If a slice ends inside a run, the part of the run before that
             # end counts as a run too.
             runs = numbers.count(b"  .") + numbers.count(b"  D") + numbers.endswith(b"  ")
             weight += _SPACE_RUN_WEIGHT * runs
-    bytes_max = len(encoded) + added
     return TextSize(min(bytes_max, -(-weight // _UNIT) + added), bytes_max)

@@ -9,6 +9,7 @@ migration with the columns. All other code reads `PRICE_DIMENSIONS`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 import msgspec
 
@@ -113,6 +114,8 @@ class Pricing:
     dearest_input: int = field(init=False, compare=False, repr=False)
     extra_input_audio: int = field(init=False, compare=False, repr=False)
     extra_output_audio: int = field(init=False, compare=False, repr=False)
+    # For holds: whether images, searches or audio cost more than the tokens that they produce.
+    charges_media: bool = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         dearest_input = max(
@@ -122,6 +125,8 @@ class Pricing:
         set_field(self, "dearest_input", dearest_input)
         set_field(self, "extra_input_audio", max(0, self.input_audio - dearest_input))
         set_field(self, "extra_output_audio", max(0, self.output_audio - self.completion))
+        extra = (self.image, self.web_search, self.extra_input_audio, self.extra_output_audio)
+        set_field(self, "charges_media", any(extra))
 
     def applying(self, service_tier: str | None, prompt_tokens: int) -> "Pricing":
         """Returns the prices that apply to an answer in this service tier. `prompt_tokens` counts
@@ -246,15 +251,26 @@ def _with_dearer_output(prices: Pricing) -> Pricing:
 
 
 def _hold_at(prices: Pricing, bounds: Bounds) -> int:
-    return (
+    amount = (
         prices.dearest_input * bounds.prompt_tokens
-        + prices.extra_input_audio * bounds.input_audio_tokens
         + prices.completion * bounds.choices * bounds.output_tokens_each
-        + prices.extra_output_audio * bounds.choices * bounds.output_audio_tokens_each
-        + prices.image * bounds.images
-        + prices.web_search * bounds.web_searches
         + prices.request
     )
+    if prices.charges_media:
+        amount += (
+            prices.extra_input_audio * bounds.input_audio_tokens
+            + prices.extra_output_audio * bounds.choices * bounds.output_audio_tokens_each
+            + prices.image * bounds.images
+            + prices.web_search * bounds.web_searches
+        )
+    return amount
+
+
+# Reads the counts that have prices of their own. In most usages, all of them are 0.
+_separately_priced = attrgetter(
+    *("cached_tokens", "cache_write_tokens", "cache_write_1h_tokens", "web_searches"),
+    *("input_audio_tokens", "output_audio_tokens", "output_image_tokens"),
+)
 
 
 def cost_of(pricing: Pricing, usage: Usage, images: int, parts: Sequence[Usage] = ()) -> Cost:
@@ -262,7 +278,9 @@ def cost_of(pricing: Pricing, usage: Usage, images: int, parts: Sequence[Usage] 
     usage of each answer, because prices depend on the prompt length and service tier of the single
     answer. The highest price per request is charged once per call, not once per answer."""
     if not parts:
-        return _cost_at(pricing.applying(usage.service_tier, usage.prompt_tokens), usage, images)
+        if pricing.variants:
+            pricing = pricing.applying(usage.service_tier, usage.prompt_tokens)
+        return _cost_at(pricing, usage, images)
     total: dict[str, int] = {}
     for position, part in enumerate(parts):
         # `images` is the sum over all parts. Each part received the same images.
@@ -279,29 +297,29 @@ def cost_of(pricing: Pricing, usage: Usage, images: int, parts: Sequence[Usage] 
 def _cost_at(prices: Pricing, usage: Usage, images: int) -> Cost:
     """Computes the cost at these prices. Tokens that were read from a cache or written to one,
     audio tokens and image tokens have prices of their own."""
-    text_tokens = usage.uncached_tokens - usage.input_audio_tokens
-    output_tokens = usage.completion_tokens - usage.output_audio_tokens - usage.output_image_tokens
-    assert text_tokens >= 0 <= output_tokens
-    by_dimension = {
-        "prompt": prices.prompt * text_tokens,
-        "completion": prices.completion * output_tokens,
-        "request": prices.request,
-    }
+    text_tokens, output_tokens = usage.prompt_tokens, usage.completion_tokens
+    further: dict[str, int] = {}
     if images:
-        by_dimension["image"] = prices.image * images
-    if usage.cached_tokens:
-        by_dimension["input_cache_read"] = prices.input_cache_read * usage.cached_tokens
-    if usage.cache_write_tokens or usage.cache_write_1h_tokens:
-        by_dimension["input_cache_write"] = (
-            prices.input_cache_write * usage.cache_write_tokens
-            + prices.input_cache_write_1h * usage.cache_write_1h_tokens
-        )
-    if usage.web_searches:
-        by_dimension["web_search"] = prices.web_search * usage.web_searches
-    if usage.input_audio_tokens:
-        by_dimension["input_audio"] = prices.input_audio * usage.input_audio_tokens
-    if usage.output_audio_tokens:
-        by_dimension["output_audio"] = prices.output_audio * usage.output_audio_tokens
-    if usage.output_image_tokens:
-        by_dimension["output_image"] = prices.output_image * usage.output_image_tokens
-    return Cost(by_dimension)
+        further["image"] = prices.image * images
+    if any(_separately_priced(usage)):
+        text_tokens = usage.uncached_tokens - usage.input_audio_tokens
+        output_tokens -= usage.output_audio_tokens + usage.output_image_tokens
+        amounts = {
+            "input_cache_read": prices.input_cache_read * usage.cached_tokens,
+            "input_cache_write": prices.input_cache_write * usage.cache_write_tokens
+            + prices.input_cache_write_1h * usage.cache_write_1h_tokens,
+            "web_search": prices.web_search * usage.web_searches,
+            "input_audio": prices.input_audio * usage.input_audio_tokens,
+            "output_audio": prices.output_audio * usage.output_audio_tokens,
+            "output_image": prices.output_image * usage.output_image_tokens,
+        }
+        further |= {name: amount for name, amount in amounts.items() if amount}
+    assert text_tokens >= 0 <= output_tokens
+    return Cost(
+        {
+            "prompt": prices.prompt * text_tokens,
+            "completion": prices.completion * output_tokens,
+            "request": prices.request,
+            **further,
+        }
+    )

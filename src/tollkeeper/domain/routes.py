@@ -6,6 +6,7 @@ routes.
 """
 
 import math
+from operator import attrgetter
 
 from msgspec.structs import replace
 
@@ -15,6 +16,11 @@ from tollkeeper.domain.prompt_size import WEB_SEARCHES_SEEN_MAX
 
 # The maximum number of results of `PricesInForce.cost_max` that are cached.
 _CACHED_MAX = 64
+# The fields on which the highest possible cost of a call to one model depends, because the model's
+# limits replace the token counts.
+_form = attrgetter(
+    *("prompts", "choices", "images", "web_searches", "input_audio_tokens", "service_tier")
+)
 
 
 def prices_by_backend(model: Model, now: int) -> dict[str, Pricing]:
@@ -52,20 +58,13 @@ class PricesInForce:
         """Returns the highest possible cost of a call by the model's declared limits: a full
         context for each prompt, the longest output, and more searches than any known answer made.
         The hold is computed from `bounds`. An answer may exceed `bounds`, but not the limits."""
-        model, prompts = self._model, bounds.prompts
-        prompt_max, output_max = prompts * model.context_length, model.max_output_length
-        if bounds.prompt_tokens > prompt_max or bounds.output_tokens_each > output_max:
+        model = self._model
+        if (
+            bounds.prompt_tokens > bounds.prompts * model.context_length
+            or bounds.output_tokens_each > model.max_output_length
+        ):
             return self._cost_max(bounds)
-        # For one model, the result depends only on these fields, because the model's limits replace
-        # the token counts.
-        form = (
-            prompts,
-            bounds.choices,
-            bounds.images,
-            bounds.web_searches,
-            bounds.input_audio_tokens,
-            bounds.service_tier,
-        )
+        form = _form(bounds)
         cost_max = self._cost_max_by_form.get(form)
         if cost_max is None:
             if len(self._cost_max_by_form) >= _CACHED_MAX:
