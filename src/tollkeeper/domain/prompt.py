@@ -430,16 +430,16 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     media: tuple[Media, ...] = ()
 
     def __post_init__(self) -> None:
+        # Both fields may have the values of another prompt, from which `replace` has created this
+        # one with other turns.
         parts = tuple(chain.from_iterable(map(_parts_of_turn, self.turns)))
-        media: tuple[Media, ...] = ()
+        _set(self, "parts", parts)
         if not _TYPES_WITH_MEDIA.isdisjoint(map(type, parts)):
             contents = [part.content if isinstance(part, ToolResult) else (part,) for part in parts]
             found = chain.from_iterable(contents)
-            media = tuple(part for part in found if isinstance(part, Media))
-        # Always overwrites both fields, because `replace` passes the values of the original prompt
-        # to a copy that may have other turns.
-        _set(self, "parts", parts)
-        _set(self, "media", media)
+            _set(self, "media", tuple(part for part in found if isinstance(part, Media)))
+        elif self.media:
+            _set(self, "media", ())
 
     def cache_marks(self) -> list[FreeObject]:
         """Returns every `cache_control` object that the client wrote in parts and in tools."""

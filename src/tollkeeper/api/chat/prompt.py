@@ -7,9 +7,11 @@ A place is the path of a value in the request, such as `tools[0]`. Error message
 """
 
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from tollkeeper.api.chat.messages import (
     has_client_fields,
@@ -59,6 +61,7 @@ _PASSED_ON_WITH_TOOLS = _PASSED_ON | {
     *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
 }
 # If a request has only these fields, its prompt has only turns, sampling, identity and caching.
+# This is the case for nearly every request.
 _PLAIN_FIELDS = frozenset(
     {
         *("model", "messages", "max_tokens", "max_completion_tokens", "n"),
@@ -73,6 +76,8 @@ _TEXT_ONLY = ["text"]
 _NULL = msgspec.Raw(b"null")
 _NO_REASONING = wire.Reasoning(effort="none")
 
+_sampling_fields = attrgetter(*Sampling.__struct_fields__)
+_identity_fields = attrgetter(*Identity.__struct_fields__)
 _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -82,64 +87,58 @@ def read_prompt(
     """Reads the prompt of a chat request. Omits some values that have no effect on `model`, for
     example the reasoning effort `none` if the model cannot reason."""
     raw = _top_level.decode(raw_body)
+    is_plain = raw.keys() <= _PLAIN_FIELDS
     turns, messages_to_check = read_turns(body.messages, raw_body)
-    sampling = Sampling(
-        body.temperature,
-        body.top_p,
-        body.frequency_penalty,
-        body.presence_penalty,
-        body.logit_bias,
-        body.seed,
-        body.stop,
-    )
-    identity = Identity(body.user, body.safety_identifier, body.metadata)
-    original = _original_bytes(body, raw, messages_to_check)
-    if raw.keys() <= _PLAIN_FIELDS:
-        # Nearly every request has only these fields, so this case is optimized.
-        return Prompt(
-            turns=turns, sampling=sampling, caching=caching, identity=identity, written=original
-        )
-    tools = _tools(body)
-    return Prompt(
+    original = dict(raw)
+    for name in raw.keys() - (_PASSED_ON if is_plain else _passed_on(body)):
+        del original[name]
+    if _NULL in raw.values():
+        # The value null has no effect.
+        original = {name: value for name, value in original.items() if value != _NULL}
+    if messages_to_check:
+        original["messages"] = _corrected(raw["messages"], messages_to_check)
+    prompt = Prompt(
         turns=turns,
+        sampling=Sampling(*_sampling_fields(body)),
+        caching=caching,
+        identity=Identity(*_identity_fields(body)),
+        written=original,
+    )
+    if is_plain:
+        return prompt
+    tools = _tools(body)
+    return replace(
+        prompt,
         tools=tools,
         tool_choice=_tool_choice(body, has_tools=bool(tools)),
         parallel_tool_calls=body.parallel_tool_calls,
         web_search=_web_search(body.web_search_options),
         output_format=_output_format(body.response_format),
         output_modalities=tuple(_output_modalities(body)),
-        sampling=sampling,
         logprobs=Logprobs("logprobs", body.top_logprobs) if body.logprobs else None,
         reasoning=_reasoning(body, model),
-        caching=caching,
-        identity=identity,
         options=tuple(_options(body, model)),
-        written=original,
     )
 
 
-def _original_bytes(
-    body: wire.ChatRequest, raw: dict[str, msgspec.Raw], messages_to_check: list[wire.ChatMessage]
-) -> dict[str, msgspec.Raw]:
-    """Returns the request's original bytes, by field. Omits fields that the gateway writes itself, and
-    values that have no effect: null, the format "text", and "text" as the only modality. Corrects the
-    messages if one of `messages_to_check` has fields that backends do not know, or content parts
-    without a type."""
-    passed_on = _PASSED_ON_WITH_TOOLS if body.tools or body.functions else _PASSED_ON
-    original = dict(raw)
-    for name in raw.keys() - passed_on:
-        del original[name]
-    if _NULL in raw.values():
-        original = {name: value for name, value in original.items() if value != _NULL}
+def _passed_on(body: wire.ChatRequest) -> set[str]:
+    """Returns the names of the fields that are passed on as the client's original bytes. Omits values
+    that have no effect: the format "text", and "text" as the only modality."""
+    passed_on = set(_PASSED_ON_WITH_TOOLS if body.tools or body.functions else _PASSED_ON)
     if isinstance(body.response_format, wire.TextFormat):
-        del original["response_format"]
+        passed_on.remove("response_format")
     if body.modalities == _TEXT_ONLY:
-        del original["modalities"]
-    if any(map(has_client_fields, messages_to_check)):
-        original["messages"] = without_client_fields(raw["messages"])
-    if any(map(has_untyped_parts, messages_to_check)):
-        original["messages"] = with_part_types(original["messages"])
-    return original
+        passed_on.remove("modalities")
+    return passed_on
+
+
+def _corrected(raw_messages: msgspec.Raw, messages: list[wire.ChatMessage]) -> msgspec.Raw:
+    """Removes fields that backends do not know, and adds missing types of content parts."""
+    if any(map(has_client_fields, messages)):
+        raw_messages = without_client_fields(raw_messages)
+    if any(map(has_untyped_parts, messages)):
+        raw_messages = with_part_types(raw_messages)
+    return raw_messages
 
 
 def _tools(body: wire.ChatRequest) -> tuple[Tool, ...]:

@@ -1,6 +1,7 @@
 """Checks that a model supports all media, tools and options of a prompt."""
 
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 
 from tollkeeper.domain.catalog import Feature, Model
 from tollkeeper.domain.conventions import DEFAULT_OUTPUT_TOKENS, PROVIDER_SEARCH_TOOLS
@@ -14,6 +15,13 @@ from tollkeeper.domain.prompt import (
     SchemaOutput,
 )
 from tollkeeper.domain.schema_size import SchemaSize, measure_schema
+
+# Reads the fields of a prompt that need a feature of the model. Most prompts have none of them.
+_optional_features = attrgetter(
+    *("tools", "output_format", "logprobs", "web_search", "reasoning", "options"),
+    "output_modalities",
+)
+_NO_FEATURES = _optional_features(Prompt(turns=()))
 
 
 def output_limit(client_limit: int | None, model: Model, *, param: str) -> int:
@@ -33,15 +41,12 @@ def require_supported(model: Model, prompt: Prompt) -> None:
     support; `param` of the error is its position in the request. Raises InvalidRequest if the
     request contains remote media or schemas that the backend does not accept."""
     for media in prompt.media:
-        if media.modality not in model.input_modalities:
-            raise OptionUnsupported(
-                f"The model {model.id} does not take {media.modality}.", param=media.place
-            )
-        if not model.allows_remote_media:
-            _require_embedded_content(model, media)
+        _require_medium(model, media)
     for name in prompt.sampling.set_fields():
         if name not in model.supported_sampling_parameters:
             raise _unsupported(model, name)
+    if _optional_features(prompt) == _NO_FEATURES:
+        return
     for feature, param in _features(prompt):
         if feature not in model.supported_features:
             raise _missing_feature(model, feature, param)
@@ -89,16 +94,20 @@ def _features(prompt: Prompt) -> Iterator[tuple[Feature, str]]:
             yield Feature.REASONING, param
 
 
-def _require_embedded_content(model: Model, media: Media) -> None:
-    """Raises InvalidRequest if the backend would have to fetch the content, from a URL or by a file
-    id."""
-    is_remote = media.url is not None and media.url[:5].lower() != "data:"
-    if is_remote or (isinstance(media, File) and media.id is not None):
-        raise InvalidRequest(
-            f"The model {model.id} accepts no URLs and no file ids: send the content in the request, "
-            "in base64 or as a data: URL.",
-            param=media.place,
+def _require_medium(model: Model, media: Media) -> None:
+    if media.modality not in model.input_modalities:
+        raise OptionUnsupported(
+            f"The model {model.id} does not take {media.modality}.", param=media.place
         )
+    if not model.allows_remote_media:
+        # The backend must not fetch the content, from a URL or by a file id.
+        is_remote = media.url is not None and media.url[:5].lower() != "data:"
+        if is_remote or (isinstance(media, File) and media.id is not None):
+            raise InvalidRequest(
+                f"The model {model.id} accepts no URLs and no file ids: send the content in the "
+                "request, in base64 or as a data: URL.",
+                param=media.place,
+            )
 
 
 def _unsupported(model: Model, param: str) -> OptionUnsupported:
