@@ -114,7 +114,8 @@ async def _answer(segments: list[bytes]) -> tuple[object, bytes, bool]:
     connection.connection_lost(None)
     head, body = None, b""
     try:
-        head = await answered
+        await answered
+        head = (connection.status, connection.headers)
         while piece := await connection.read():
             body += piece
     except HttpFailure:

@@ -10,7 +10,7 @@ from tollkeeper.backends.config import BackendConfig
 from tollkeeper.backends.credentials import Credential, OutgoingRequest
 from tollkeeper.backends.health import EjectionRule, ReplicaHealth
 from tollkeeper.backends.tokenizers import TokenizeRequest, read_count, tokenize_request
-from tollkeeper.backends.transport.http1 import HttpFailure, ResponseHead
+from tollkeeper.backends.transport.http1 import Connection, HttpFailure
 from tollkeeper.backends.transport.pool import open_pool
 from tollkeeper.backends.wires import wire_for
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
@@ -132,19 +132,19 @@ class Replica:
         try:
             answered = connection.send(head, body, deadline=deadline)
             del body  # so that the connection holds the only reference, until the body is sent
-            answer = await answered
-            if answer.status != 200:
+            await answered
+            if connection.status != 200:
                 return None
-            check_content(answer, JSON)
+            check_content(connection, JSON)
             return read_count(await connection.read_whole(_COUNT_BYTES_MAX), tokenize.count_field)
         finally:
             self.pool.release(connection)
 
 
-def check_content(head: ResponseHead, expected: bytes) -> None:
+def check_content(connection: Connection, expected: bytes) -> None:
     """Checks the headers of an answer with the status 200. Raises BackendFailed if the body is
     compressed or has another content type than expected, because its content is then unknown."""
-    headers = head.headers
+    headers = connection.headers
     encoding = headers.get(b"content-encoding")
     if encoding is not None and encoding.strip().lower() not in (b"", b"identity"):
         # The request does not accept compression. The gateway does not decompress, because a small

@@ -18,6 +18,7 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from types import TracebackType
+from typing import NoReturn
 
 from tollkeeper.backends.answer_json import MalformedAnswer, flat_error_record
 from tollkeeper.backends.config import BackendConfig, Tokenizer
@@ -30,7 +31,7 @@ from tollkeeper.backends.refusals import refusal, refusal_record
 from tollkeeper.backends.replica import JSON, Replica, check_content
 from tollkeeper.backends.streamed_answer import StreamedAnswer
 from tollkeeper.backends.transport.framing import open_parser
-from tollkeeper.backends.transport.http1 import Connection, HttpFailure, ResponseHead
+from tollkeeper.backends.transport.http1 import Connection, HttpFailure
 from tollkeeper.backends.wire import WholeAnswer
 from tollkeeper.backends.wires import beta_header
 from tollkeeper.domain.affinity import rendezvous_order
@@ -194,7 +195,6 @@ class _RoutedCall:
     # Whether the request of this attempt was passed to a connection. From then on, the backend may
     # receive the request.
     sent = False
-    _connection: Connection | None = None
     _stream: StreamedAnswer | None = None
     # The events of an answer that is not streamed, until `__anext__` returns them.
     _unread_events: list[Event] | None = None
@@ -210,7 +210,8 @@ class _RoutedCall:
     async def __aenter__(self) -> Answer:
         backend, call = self._backend, self._call
         loop = asyncio.get_running_loop()
-        now, failures = loop.time(), list[TollkeeperError]()
+        now = loop.time()
+        failures: list[TollkeeperError] = []
         for replica in backend.order(call, now):
             # During a failed attempt, another call may have begun to probe this replica.
             if failures and not replica.health.admits(now):
@@ -222,7 +223,6 @@ class _RoutedCall:
             try:
                 answer = await self._send(replica)
             except BaseException as error:
-                self._release()
                 replica.in_flight -= 1
                 now = loop.time()
                 self._note_failure(kind, error, now)
@@ -251,7 +251,7 @@ class _RoutedCall:
             completed = self._shortfall is None
             failed = not completed and is_fault_of_replica(self._shortfall)
         else:
-            self._release()
+            replica.pool.release(stream.release(), after_stream=stream.read_to_end)
             completed, failed = stream.completed, stream.failed
         # If the attempt was a probe, the probe ended when the answer began.
         if failed:
@@ -274,12 +274,16 @@ class _RoutedCall:
 
     async def _send(self, replica: Replica) -> Answer:
         """Sends the request to a replica, and reads until the backend has either begun to answer or
-        refused the call. If the answer is not streamed, reads the whole answer. If this method
-        raises, the caller has to call `_release`."""
-        call, deadline, config, wire = self._call, self._deadline, replica.config, replica.wire
+        refused the call. If the answer is not streamed, reads the whole answer."""
+        call, deadline = self._call, self._deadline
+        config, wire = replica.config, replica.wire
         streamed, owner = call.streamed or config.always_stream, call.organization_id.int
-        encode = partial(wire.encode_request, call, stream=streamed, extra=config.extra_fields)
-        body = await run_in_thread(owner, encode) if call.is_large else encode()
+        extra = config.extra_fields
+        if call.is_large:
+            encode = partial(wire.encode_request, call, stream=streamed, extra=extra)
+            body = await run_in_thread(owner, encode)
+        else:
+            body = wire.encode_request(call, stream=streamed, extra=extra)
         path, accept = wire.path_for(call.model, stream=streamed), JSON
         if streamed:
             accept = replica.stream_type
@@ -295,62 +299,53 @@ class _RoutedCall:
             connection = await replica.pool.acquire(deadline=deadline, organization=owner)
         except HttpFailure as failure:
             raise domain_error(failure, charged=False) from failure
-        self._connection = connection
-        self.sent = True
-        answered = connection.send(head, body, deadline=deadline)
-        del body  # so that the connection holds the only reference, until the body is sent
         try:
-            answer = await answered
-            if answer.status != 200:
-                raise await self._refusal(connection, answer)
-            check_content(answer, accept)
-            if not streamed:
-                whole = await connection.read_whole(config.body_bytes_max)
-        except HttpFailure as failure:
-            # The request was sent, so the backend may have run the call.
-            raise domain_error(failure, charged=True) from failure
-        if streamed:
-            reader = wire.open_stream(call, secrets=replica.secrets)
-            parser = open_parser(wire.framing, config.record_bytes_max)
-            stream = StreamedAnswer(connection, reader, parser)
-            await stream.begin()
-            self._stream = stream
-            return Answer(replica.url, stream, relay_text=stream.relay_text)
-        self._connection = None
+            self.sent = True
+            answered = connection.send(head, body, deadline=deadline)
+            del body  # so that the connection holds the only reference, until the body is sent
+            await answered
+            if connection.status != 200:
+                await self._refuse(connection)
+            check_content(connection, accept)
+            if streamed:
+                reader = wire.open_stream(call, secrets=replica.secrets)
+                parser = open_parser(wire.framing, config.record_bytes_max)
+                stream = StreamedAnswer(connection, reader, parser)
+                await stream.begin()
+                self._stream = stream
+                return Answer(replica.url, stream, relay_text=stream.relay_text)
+            body = await connection.read_whole(config.body_bytes_max)
+        except BaseException as error:
+            replica.pool.release(connection)
+            if isinstance(error, HttpFailure):
+                # The request was sent, so the backend may have run the call.
+                raise domain_error(error, charged=True) from error
+            raise
         replica.pool.release(connection)
         try:
-            read = wire.read_whole(call, whole, secrets=replica.secrets)
+            whole = wire.read_whole(call, body, secrets=replica.secrets)
         except MalformedAnswer as error:
-            read = self._read_malformed(whole, error)
-        self._unread_events, self._shortfall = read.events, read.shortfall
+            whole = self._read_malformed(body, error)
+        self._unread_events, self._shortfall = whole.events, whole.shortfall
         return Answer(replica.url, self)
 
-    def _release(self) -> None:
-        """Gives the connection back to the pool. No more of the answer can be read afterwards."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            stream = self._stream
-            if stream is not None:
-                stream.release()
-            after_stream = stream is not None and stream.read_to_end
-            self._replica.pool.release(connection, after_stream=after_stream)
-
-    async def _refusal(self, connection: Connection, head: ResponseHead) -> TollkeeperError:
-        body = b""
-        if head.header(b"content-encoding") is None:
+    async def _refuse(self, connection: Connection) -> NoReturn:
+        """Raises the error for an answer with another status than 200."""
+        body, status, headers = b"", connection.status, connection.headers
+        if b"content-encoding" not in headers:
             try:
                 with timeout(_REFUSAL_TIMEOUT_S):
                     body = await connection.read_whole(_REFUSAL_BYTES_MAX)
             except (TimeoutError, HttpFailure):
                 body = b""
-        if head.status in _CREDENTIAL_REFUSED:
+        if status in _CREDENTIAL_REFUSED:
             self._replica.doubt_credential()
-        return refusal(
-            head.status,
+        raise refusal(
+            status,
             body,
-            retry_after=head.header(b"retry-after"),
+            retry_after=headers.get(b"retry-after"),
             secrets=self._replica.secrets,
-            kind=head.header(b"x-amzn-errortype"),
+            kind=headers.get(b"x-amzn-errortype"),
         )
 
     def _read_malformed(self, body: bytes, error: MalformedAnswer) -> WholeAnswer:

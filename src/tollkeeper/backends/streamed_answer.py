@@ -81,9 +81,12 @@ class StreamedAnswer:
         reused."""
         return self._reader.ended and self._reader.failure is None
 
-    def release(self) -> None:
-        """Stops using the connection. Reading more of the answer then raises an error."""
-        self._connection = None
+    def release(self) -> Connection:
+        """Stops using the connection, and returns it. Reading more of the answer then raises an
+        error."""
+        connection, self._connection = self._connection, None
+        assert connection is not None
+        return connection
 
     async def _read(self) -> list[Event]:
         """Returns the events of one network read, or of the next `SLICE_BYTES` of a larger read. If

@@ -340,7 +340,7 @@ async def test_nobody_is_written_to_after_a_call_has_ended() -> None:
         await asyncio.gather(caller.reading, return_exceptions=True)
         caller.connection.data_received(_text("4 "))
         assert caller.written == 1
-        caller.connection.finish(drain=True)
+        caller.connection.drain()
         caller.connection.data_received(_text("5 "))
         assert caller.written == 1
 

@@ -108,13 +108,14 @@ async def _read(*segments: bytes) -> tuple[int, bytes, bool]:
     connection.connection_lost(None)
     status, body = 0, b""
     try:
-        status = (await answered).status
+        await answered
+        status = connection.status
         while piece := await connection.read():
             body += piece
     except HttpFailure:
         return status, body, False
     finally:
-        connection.finish(drain=False)
+        connection.abort()
     return status, body, True
 
 

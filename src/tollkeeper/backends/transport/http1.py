@@ -16,7 +16,6 @@ from collections.abc import Callable, Hashable
 from typing import cast
 
 import httptools
-import msgspec
 
 # The maximum size of an answer's headers. Also the limit for `Connection._overhead_bytes`.
 HEAD_BYTES_MAX = 64 << 10
@@ -63,22 +62,6 @@ class PeerSilent(HttpFailure):
     """The answer had begun, but then no data came for longer than the idle timeout."""
 
 
-class ResponseHead(msgspec.Struct, frozen=True, gc=False):
-    """Contains the status and the headers of an answer."""
-
-    status: int
-    # By lower-case name. Of a repeated header, only the first value is stored.
-    headers: dict[bytes, bytes]
-
-    def header(self, name: bytes) -> bytes | None:
-        return self.headers.get(name)
-
-    @property
-    def has_no_length(self) -> bool:
-        """Tells whether the server marks the end of the body by closing the connection."""
-        return self.header(b"content-length") is None and self.header(b"transfer-encoding") is None
-
-
 class Connection(asyncio.Protocol):
     """Represents one socket, used by one exchange at a time."""
 
@@ -87,7 +70,7 @@ class Connection(asyncio.Protocol):
     _transport: asyncio.Transport
     _socket_transport: asyncio.Transport
     # `send` sets the future that it returns.
-    _answered: asyncio.Future[ResponseHead]
+    _answered: asyncio.Future[None]
 
     def __init__(
         self,
@@ -118,8 +101,10 @@ class Connection(asyncio.Protocol):
         self._unsent: memoryview | None = None
         # Ends when data arrives for the read that waits, or when the exchange fails.
         self._waiter: asyncio.Future[None] | None = None
-        self._head: ResponseHead | None = None
-        self._headers: dict[bytes, bytes] = {}
+        # The status of the answer; 0 until its headers have arrived.
+        self.status = 0
+        # The headers by lower-case name. Of a repeated header, only the first value is stored.
+        self.headers: dict[bytes, bytes] = {}
         # The number of bytes that are not body (headers, chunk extensions, trailers), counted since
         # the start of the exchange or since the last bytes of the body.
         self._overhead_bytes = 0
@@ -127,8 +112,6 @@ class Connection(asyncio.Protocol):
         self._progress_at = math.inf
         # The part of the body that has arrived and is not yet read.
         self._body = bytearray()
-        # The socket is not read while more unread bytes of the body than this are buffered.
-        self._buffered_max = _BUFFERED_BYTES_MAX
         # Whether reading from the socket is paused.
         self._paused = False
         # Whether the whole answer has arrived.
@@ -156,15 +139,14 @@ class Connection(asyncio.Protocol):
             raise ConnectionResetError
         self._transport = encrypted
 
-    def send(self, head: bytes, body: bytes, *, deadline: float) -> asyncio.Future[ResponseHead]:
-        """Starts an exchange, and returns a future that ends when the headers of the answer have
-        arrived. `deadline` is a time of the event loop's clock. A large body is sent in pieces, as
+    def send(self, head: bytes, body: bytes, *, deadline: float) -> asyncio.Future[None]:
+        """Starts an exchange, and returns a future that ends when the status and the headers of the
+        answer have arrived. `deadline` is a time of the event loop's clock. A large body is sent in pieces, as
         fast as the server accepts them. The pieces are not copied."""
         assert not self._in_exchange
         self._in_exchange = True
-        self._head = None
-        self._overhead_bytes = 0
-        self._buffered_max = _BUFFERED_BYTES_MAX
+        self.status = self._overhead_bytes = 0
+        self.headers = {}
         self._progress_at = math.inf
         self._complete = self._reusable = self._at_chunk_start = False
         self._deadline = deadline
@@ -185,7 +167,6 @@ class Connection(asyncio.Protocol):
         bytes. Never holds more than `bytes_max` bytes plus the data of one network read in memory."""
         progress = 0
         while not self._complete and len(self._body) <= bytes_max:
-            self._buffered_max = bytes_max
             if len(self._body) > progress:
                 progress = len(self._body)
                 self.mark_progress()
@@ -194,7 +175,9 @@ class Connection(asyncio.Protocol):
             await self._next_data()
         if len(self._body) > bytes_max:
             raise AnswerTooLarge("the answer is too large")
-        return self._take_body()
+        body = bytes(self._body)
+        self._body.clear()
+        return body
 
     async def read(self) -> bytes:
         """Waits for data, and returns the part of the body that arrived since the last read.
@@ -203,7 +186,8 @@ class Connection(asyncio.Protocol):
             if self._complete:
                 return b""
             await self._next_data()
-        body = self._take_body()
+        body = bytes(self._body)
+        self._body.clear()
         if self._paused:
             self._resume_reading()
         return body
@@ -223,24 +207,35 @@ class Connection(asyncio.Protocol):
         if self._progress_at + self._idle_s < self._timer_at:
             self._set_timer(self._progress_at + self._idle_s)
 
-    def finish(self, *, drain: bool) -> bool:
-        """Ends the exchange. Returns whether the connection can serve another exchange now.
+    def finish(self) -> bool:
+        """Ends the exchange. Returns whether the connection can serve another exchange. If it cannot,
+        the caller has to call `abort`."""
+        self._in_exchange = False
+        self._relay = self._unsent = None
+        self._body.clear()
+        self.idle_since = self._loop.time()
+        if self._drain_timer is not None:
+            self._drain_timer.cancel()
+            self._drain_timer = None
+        return self._reusable
 
-        With `drain`, an incomplete answer is read to its end, within limits, and discarded. When
-        the answer is complete, the connection calls `on_drained`. If a limit is reached first, the
-        connection closes.
-        """
+    def drain(self) -> None:
+        """Reads an answer to its end, within limits, and discards it. When the answer is complete, the
+        connection calls `on_drained`. If a limit is reached first, the connection closes."""
         if self._reusable:
-            self._end_exchange()
-            return True
-        if drain and self._failure is None and not self._lost and not self._complete:
-            self._drain()
-        else:
+            self._on_drained(self)
+            return
+        if self._failure is not None or self._lost or self._complete:
             self.abort()
-        return False
+            return
+        self._relay = None
+        self._body.clear()
+        self._drain_timer = self._loop.call_later(_DRAIN_TIMEOUT_S, self.abort)
+        if self._paused:
+            self._resume_reading()
 
     def abort(self) -> None:
-        self._end_exchange()
+        self.finish()
         self._cancel_timer()
         self._transport.abort()
 
@@ -286,11 +281,11 @@ class Connection(asyncio.Protocol):
         if self._at_chunk_start:
             self._at_chunk_start = data.endswith(_CHUNK_END)
         if not self._complete and self._overhead_bytes > HEAD_BYTES_MAX:
-            part = "head" if self._head is None else "framing"
+            part = "framing" if self.status else "head"
             self._fail(ExchangeBroken(f"the answer's {part} is too large"))
         if self._drain_timer is not None:
             self._continue_draining()
-        elif not self._complete and not self._paused and len(self._body) > self._buffered_max:
+        elif not self._complete and not self._paused and len(self._body) > _BUFFERED_BYTES_MAX:
             self._paused = True
             self._transport.pause_reading()
         if waiter is not None and not waiter.done():
@@ -302,12 +297,18 @@ class Connection(asyncio.Protocol):
         self._unsent = None
         self._cancel_timer()
         if self._in_exchange and not self._complete:
-            if exc is None and self._head is not None and self._head.has_no_length:
+            if (
+                exc is None
+                and self.status
+                and b"content-length" not in self.headers
+                and b"transfer-encoding" not in self.headers
+            ):
+                # The server marks the end of the body by closing the connection.
                 self._complete = True
             elif self._failure is None:
                 self._failure = ExchangeBroken("the connection was closed")
         if self._drain_timer is not None:
-            self._end_exchange()
+            self.finish()
         self._wake()
         self._on_lost(self)
         # The parser and the connection refer to each other, so both would stay in memory until the
@@ -323,18 +324,19 @@ class Connection(asyncio.Protocol):
             raise ExchangeBroken("the answer is complete")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # If `_head` is set, the header is a trailer: it came after the body. Trailers are ignored.
-        if self._head is None:
-            self._headers.setdefault(name.lower(), value)
+        # If `status` is set, the header is a trailer: it came after the body. Trailers are ignored.
+        if not self.status:
+            self.headers.setdefault(name.lower(), value)
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        headers, self._headers = self._headers, {}
-        if status >= 200:  # otherwise an interim answer
-            head = self._head = ResponseHead(status, headers)
-            self._overhead_bytes = 0
-            if not self._answered.done():
-                self._answered.set_result(head)
+        if status < 200:  # an interim answer
+            self.headers.clear()
+            return
+        self.status = status
+        self._overhead_bytes = 0
+        if not self._answered.done():
+            self._answered.set_result(None)
 
     def on_body(self, body: bytes) -> None:
         self._overhead_bytes = 0
@@ -345,21 +347,19 @@ class Connection(asyncio.Protocol):
         self._at_chunk_start = True
 
     def on_message_complete(self) -> None:
-        if self._head is not None:  # otherwise an interim answer ends
-            self._complete = True
-            self._reusable = self._parser.should_keep_alive() and self._all_written()
-
-    # Private helpers.
-
-    def _all_written(self) -> bool:
-        """Tells whether the whole request was written to the socket. A server may answer before it
-        has read the whole request. The server would then read the next request on this connection
-        as the rest of this request."""
-        return (
-            self._unsent is None
+        if not self.status:  # an interim answer
+            return
+        self._complete = True
+        # A server may answer before it has read the whole request. If the rest were not yet written to
+        # the socket, the server would read the next request as this rest.
+        self._reusable = (
+            self._parser.should_keep_alive()
+            and self._unsent is None
             and self._transport.get_write_buffer_size() == 0
             and self._socket_transport.get_write_buffer_size() == 0
         )
+
+    # Private helpers.
 
     def _continue_writing(self) -> None:
         while self._unsent is not None and not self._writing_paused and not self.closing:
@@ -376,11 +376,6 @@ class Connection(asyncio.Protocol):
         self._waiter = self._loop.create_future()
         return self._waiter
 
-    def _take_body(self) -> bytes:
-        body = bytes(self._body)
-        self._body.clear()
-        return body
-
     def _resume_reading(self) -> None:
         if not self._lost:
             self._paused = False
@@ -388,17 +383,9 @@ class Connection(asyncio.Protocol):
 
     def _continue_draining(self) -> None:
         if self._reusable:
-            self._end_exchange()
             self._on_drained(self)
         elif self._complete or len(self._body) > _DRAINED_BYTES_MAX:
             self.abort()
-
-    def _drain(self) -> None:
-        self._relay = None
-        self._body.clear()
-        self._drain_timer = self._loop.call_later(_DRAIN_TIMEOUT_S, self.abort)
-        if self._paused:
-            self._resume_reading()
 
     def _check_time(self) -> None:
         """Fails the exchange if the deadline or the idle timeout has passed; otherwise sets the
@@ -431,18 +418,9 @@ class Connection(asyncio.Protocol):
         if self._failure is None:
             self._failure = failure
         if self._drain_timer is not None:
-            self._end_exchange()
+            self.finish()
         self._wake()
         self._transport.abort()
-
-    def _end_exchange(self) -> None:
-        self._in_exchange = False
-        self._relay = self._unsent = None
-        self._body.clear()
-        self.idle_since = self._loop.time()
-        if self._drain_timer is not None:
-            self._drain_timer.cancel()
-            self._drain_timer = None
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

@@ -133,10 +133,12 @@ class ConnectionPool:
     def release(self, connection: Connection, *, after_stream: bool = False) -> None:
         """Ends the exchange on the connection. Keeps the connection for reuse only if the answer is
         complete. After a stream, the connection first reads the remaining bytes of the answer
-        (see `Connection.finish`)."""
-        if connection.finish(drain=after_stream):
-            self._keep(connection, self._cooling_down if after_stream else self._idle)
+        (see `Connection.drain`)."""
         self._slots.release(connection.organization)
+        if after_stream:
+            connection.drain()
+        else:
+            self._keep(connection, self._idle)
 
     async def close(self) -> None:
         if self._sweep is not None:
@@ -192,7 +194,8 @@ class ConnectionPool:
         self._keep(connection, self._cooling_down)
 
     def _keep(self, connection: Connection, queue: deque[Connection]) -> None:
-        if len(self._idle) + len(self._cooling_down) >= self._idle_max:
+        idle = len(self._idle) + len(self._cooling_down)
+        if not connection.finish() or idle >= self._idle_max:
             connection.abort()
             return
         queue.append(connection)
