@@ -105,9 +105,10 @@ class Connection(asyncio.Protocol):
         self.status = 0
         # The headers by lower-case name. Of a repeated header, only the first value is stored.
         self.headers: dict[bytes, bytes] = {}
-        # The number of bytes that are not body (headers, chunk extensions, trailers), counted since
-        # the start of the exchange or since the last bytes of the body.
+        # The number of bytes since the start of the exchange or the last read with a part of the body,
+        # and whether the last read had only such bytes (headers, chunk extensions, trailers).
         self._overhead_bytes = 0
+        self._only_overhead = True
         # The time of the last call of `mark_progress`; infinite before the first call.
         self._progress_at = math.inf
         # The part of the body that has arrived and is not yet read.
@@ -141,8 +142,8 @@ class Connection(asyncio.Protocol):
 
     def send(self, head: bytes, body: bytes, *, deadline: float) -> asyncio.Future[None]:
         """Starts an exchange, and returns a future that ends when the status and the headers of the
-        answer have arrived. `deadline` is a time of the event loop's clock. A large body is sent in pieces, as
-        fast as the server accepts them. The pieces are not copied."""
+        answer have arrived. `deadline` is a time of the event loop's clock. A large body is sent in
+        pieces, as fast as the server accepts them. The pieces are not copied."""
         assert not self._in_exchange
         self._in_exchange = True
         self.status = self._overhead_bytes = 0
@@ -270,7 +271,7 @@ class Connection(asyncio.Protocol):
             # No exchange is in progress. The next exchange could mistake this data for its answer.
             self.abort()
             return
-        self._overhead_bytes += len(data)
+        self._only_overhead = True
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
@@ -280,14 +281,10 @@ class Connection(asyncio.Protocol):
                 self._fail(ExchangeBroken("the answer is not HTTP"))
         if self._at_chunk_start:
             self._at_chunk_start = data.endswith(_CHUNK_END)
-        if not self._complete and self._overhead_bytes > HEAD_BYTES_MAX:
-            part = "framing" if self.status else "head"
-            self._fail(ExchangeBroken(f"the answer's {part} is too large"))
+        if not self._complete:
+            self._limit_answer(len(data))
         if self._drain_timer is not None:
             self._continue_draining()
-        elif not self._complete and not self._paused and len(self._body) > _BUFFERED_BYTES_MAX:
-            self._paused = True
-            self._transport.pause_reading()
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
@@ -334,13 +331,12 @@ class Connection(asyncio.Protocol):
             self.headers.clear()
             return
         self.status = status
-        self._overhead_bytes = 0
+        self._only_overhead = False
         if not self._answered.done():
             self._answered.set_result(None)
 
     def on_body(self, body: bytes) -> None:
-        self._overhead_bytes = 0
-        self._at_chunk_start = False
+        self._only_overhead = self._at_chunk_start = False
         self._body += body
 
     def on_chunk_complete(self) -> None:
@@ -366,6 +362,18 @@ class Connection(asyncio.Protocol):
             self._transport.write(self._unsent[:_PIECE_BYTES])
             rest = self._unsent[_PIECE_BYTES:]
             self._unsent = rest if rest.nbytes else None
+
+    def _limit_answer(self, received_bytes: int) -> None:
+        """Fails the exchange if the headers or the framing of the answer are too large. Stops reading
+        from the socket while too much of the body is buffered."""
+        self._overhead_bytes = self._overhead_bytes + received_bytes if self._only_overhead else 0
+        if self._overhead_bytes > HEAD_BYTES_MAX:
+            part = "framing" if self.status else "head"
+            self._fail(ExchangeBroken(f"the answer's {part} is too large"))
+        may_pause = not self._paused and self._drain_timer is None
+        if may_pause and len(self._body) > _BUFFERED_BYTES_MAX:
+            self._paused = True
+            self._transport.pause_reading()
 
     def _next_data(self) -> asyncio.Future[None]:
         """Returns a future that ends when data arrives or the exchange fails. Raises the failure if
