@@ -145,14 +145,17 @@ def check_content(connection: Connection, expected: bytes) -> None:
     """Checks the headers of an answer with the status 200. Raises BackendFailed if the body is
     compressed or has another content type than expected, because its content is then unknown."""
     headers = connection.headers
-    encoding = headers.get(b"content-encoding")
-    if encoding is not None and encoding.strip().lower() not in (b"", b"identity"):
+    if b"content-encoding" in headers and _is_compressed(headers[b"content-encoding"]):
         # The request does not accept compression. The gateway does not decompress, because a small
         # body could expand to any size.
         raise BackendFailed("The backend's answer is compressed.", charged=True)
     content_type = headers.get(b"content-type", b"")
     if content_type != expected and content_type.partition(b";")[0].strip().lower() != expected:
         raise BackendFailed("The backend's answer has the wrong content type.", charged=True)
+
+
+def _is_compressed(content_encoding: bytes) -> bool:
+    return content_encoding.strip().lower() not in (b"", b"identity")
 
 
 def _shared_headers(netloc: str, more: Mapping[str, str]) -> bytes:

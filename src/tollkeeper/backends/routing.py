@@ -15,7 +15,7 @@ an answer with the status 200 the backend may have generated output, even if the
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from functools import partial
 from types import TracebackType
 from typing import NoReturn
@@ -74,6 +74,8 @@ class RoutedBackend:
         self.organizations = RecentOrganizations()
         self._credential = credential or _open_credential(config)
         self._replicas = [Replica(url, config, self._credential) for url in config.urls]
+        # The only replica, which may always be called. Empty if there are several replicas.
+        self.only_replica = self._replicas if len(self._replicas) == 1 else []
 
     def open(self, call: Call, *, deadline: float) -> BackendCall:
         return _RoutedCall(self, call, deadline)
@@ -130,11 +132,8 @@ class RoutedBackend:
         for replica in self._replicas:
             await replica.close()
 
-    def order(self, call: Call, now: float) -> Sequence[Replica]:
-        """Returns the replicas that may be called now, best first. If the backend has only one
-        replica, that replica may always be called."""
-        if len(self._replicas) == 1:
-            return self._replicas
+    def order(self, call: Call, now: float) -> list[Replica]:
+        """Returns the replicas that may be called now, best first."""
         admitting = [replica for replica in self._replicas if replica.health.admits(now)]
         if len(admitting) <= 1:
             return admitting
@@ -212,7 +211,7 @@ class _RoutedCall:
         loop = asyncio.get_running_loop()
         now = loop.time()
         failures: list[TollkeeperError] = []
-        for replica in backend.order(call, now):
+        for replica in backend.only_replica or backend.order(call, now):
             # During a failed attempt, another call may have begun to probe this replica.
             if failures and not replica.health.admits(now):
                 continue
@@ -278,12 +277,11 @@ class _RoutedCall:
         call, deadline = self._call, self._deadline
         config, wire = replica.config, replica.wire
         streamed, owner = call.streamed or config.always_stream, call.organization_id.int
-        extra = config.extra_fields
         if call.is_large:
-            encode = partial(wire.encode_request, call, stream=streamed, extra=extra)
+            encode = partial(wire.encode_request, call, stream=streamed, extra=config.extra_fields)
             body = await run_in_thread(owner, encode)
         else:
-            body = wire.encode_request(call, stream=streamed, extra=extra)
+            body = wire.encode_request(call, stream=streamed, extra=config.extra_fields)
         path, accept = wire.path_for(call.model, stream=streamed), JSON
         if streamed:
             accept = replica.stream_type

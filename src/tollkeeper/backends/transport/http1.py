@@ -212,7 +212,7 @@ class Connection(asyncio.Protocol):
         """Ends the exchange. Returns whether the connection can serve another exchange. If it cannot,
         the caller has to call `abort`."""
         self._in_exchange = False
-        self._relay = self._unsent = None
+        self._relay = None
         self._body.clear()
         self.idle_since = self._loop.time()
         if self._drain_timer is not None:
@@ -237,6 +237,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         self.finish()
+        self._unsent = None
         self._cancel_timer()
         self._transport.abort()
 

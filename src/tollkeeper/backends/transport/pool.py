@@ -194,8 +194,7 @@ class ConnectionPool:
         self._keep(connection, self._cooling_down)
 
     def _keep(self, connection: Connection, queue: deque[Connection]) -> None:
-        idle = len(self._idle) + len(self._cooling_down)
-        if not connection.finish() or idle >= self._idle_max:
+        if not connection.finish() or len(self._idle) + len(self._cooling_down) >= self._idle_max:
             connection.abort()
             return
         queue.append(connection)
