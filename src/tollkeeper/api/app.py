@@ -96,8 +96,8 @@ class App:
                     answer.ended()
                     return None
                 context = self._find_endpoint(answer, head)
-            answer.context = context
-            if context.endpoint.admitted:
+            endpoint = answer.endpoint = context.endpoint
+            if endpoint.admitted:
                 # While the process is overloaded, even an expired cache entry is used to reject the call,
                 # but never to serve it.
                 caller, is_fresh = self._authentication.cached(context.digest)
@@ -177,8 +177,9 @@ class App:
                 # Some clients try a WebSocket first. This error makes them send a POST at once.
                 raise WebSocketRefused from None
             raise
+        answer.endpoint = endpoint
         decoder = self._decoders[endpoint.operation] if endpoint.takes_body else None
-        context = answer.context = HeaderContext(endpoint, decoder, path, head.headers)
+        context = HeaderContext(endpoint, decoder, path, head.headers)
         context.key = incoming.presented_key(
             head.headers, endpoint.key_kind, self._customer_key_header
         )
@@ -237,7 +238,7 @@ class _OpenAnswer:
     """Holds the state of one answer: its status, and its stream if there is one. With this state,
     a failure or a stop of the server can be reported to the client at any time."""
 
-    context: HeaderContext | None = None
+    endpoint: AnyEndpoint | None = None
     body_share: RequestShare | None = None
     _stream: EventStream | None = None
     _streamed: StreamedAnswer | None = None
@@ -255,12 +256,12 @@ class _OpenAnswer:
         was sent or the client has disconnected."""
         if self.body_share is not None:
             self.body_share.release()
-        operation = "none" if self.context is None else self.context.endpoint.operation
+        operation = "none" if self.endpoint is None else self.endpoint.operation
         self._log.request_ended(self.request_id, operation, self._status, self._opened_at)
 
     @property
     def _style(self) -> ErrorStyle:
-        return ErrorStyle.USUAL if self.context is None else self.context.endpoint.error_style
+        return ErrorStyle.USUAL if self.endpoint is None else self.endpoint.error_style
 
     def stream(self, streamed: StreamedAnswer) -> EventStream:
         self._status = 200

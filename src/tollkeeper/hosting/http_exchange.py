@@ -67,8 +67,8 @@ class Link(Protocol):
         """Handles a request whose headers are complete. Its body may still be arriving."""
         ...
 
-    def answered(self, exchange: "HttpExchange") -> None:
-        """Handles the end of a complete answer."""
+    def answered(self, exchange: "HttpExchange", last: bytes) -> None:
+        """Sends the last piece of an answer, and handles the end of the answer."""
         ...
 
     def abandoned(self, exchange: "HttpExchange") -> None:
@@ -161,15 +161,13 @@ class HttpExchange:
             # request.
             self.keep_alive = False
         head = answer_head(status, headers, keep_alive=self.keep_alive)
-        link = self._link
         if self.head.method == "HEAD":
-            link.send(head)
+            self._link.answered(self, head)
         elif len(body) > _JOINED_BODY_BYTES_MAX:
-            link.send(head)
-            link.send(body)
+            self._link.send(head)
+            self._link.answered(self, body)
         else:
-            link.send(head + body)
-        link.answered(self)
+            self._link.answered(self, head + body)
 
     @property
     def paused(self) -> bool:
@@ -222,9 +220,7 @@ class HttpExchange:
         last = self._framed(piece) if piece else self._take_answer_headers()
         if self._uses_chunks and self.head.method != "HEAD":
             last += b"0\r\n\r\n"
-        if last:
-            self._link.send(last)
-        self._link.answered(self)
+        self._link.answered(self, last)
 
     def abandon(self) -> None:
         if not self.finished:

@@ -243,9 +243,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.owner = owner
         self._state.room.recognise(self, owner)
 
-    def answered(self, exchange: HttpExchange) -> None:
-        """Starts the next request or closes the connection, because the answer to this exchange is
-        complete."""
+    def answered(self, exchange: HttpExchange, last: bytes) -> None:
+        """Sends the last piece of the answer to this exchange. Then starts the next request or closes the
+        connection."""
+        if not self._transport.is_closing():
+            self._transport.write(last)
         if self._current is exchange:
             self._current = None
             self.owner = exchange.owner
