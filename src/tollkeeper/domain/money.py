@@ -35,8 +35,7 @@ def picousd_from_usd(text: str, *, param: str | None = None) -> int:
 
 def usd_from_picousd(amount: int) -> str:
     """Returns the exact decimal string without trailing zeros: 0.06, 12, -0.5."""
-    sign = "-" if amount < 0 else ""
-    whole, fraction = divmod(abs(amount), PICOUSD_PER_USD)
-    if fraction == 0:
-        return f"{sign}{whole}"
-    return f"{sign}{whole}.{fraction:012d}".rstrip("0")
+    if amount < 0:
+        return "-" + usd_from_picousd(-amount)
+    whole, fraction = divmod(amount, PICOUSD_PER_USD)
+    return f"{whole}.{fraction:012d}".rstrip("0").rstrip(".")

@@ -141,17 +141,15 @@ class RequestLog:
         self._render = render
         self._lines: list[RequestLine] = []
         self._dropped = 0
-        # The ids of the requests in progress that have started an inference call.
-        self._calls: set[str] = set()
+        # The ids of the requests in progress that have started an inference call. The call recorder
+        # adds them.
+        self.calls: set[str] = set()
         # Ended requests that are not counted and logged yet: the id, operation and status, and the times
         # of `time.perf_counter` of the arrival and of the end of the response.
         self._ended: list[tuple[str, str, int, float, float]] = []
         collect_while_alive(self._count_ended)
         if render is not None:
             write_while_alive(self.write)
-
-    def call_started(self, request_id: str) -> None:
-        self._calls.add(request_id)
 
     def calls_ended(self, records: Sequence[ActivityRecord]) -> None:
         if self._render is not None:
@@ -182,8 +180,8 @@ class RequestLog:
         for operation, durations in by_operation.items():
             _DURATIONS.observe((operation,), *durations)
         # `calls_ended` writes the lines of calls.
-        others = set(map(itemgetter(0), requests)) - self._calls
-        self._calls.difference_update(map(itemgetter(0), requests))
+        others = set(map(itemgetter(0), requests)) - self.calls
+        self.calls.difference_update(map(itemgetter(0), requests))
         if not others or self._render is None:
             return
         counter_began_at = time.time() - time.perf_counter()

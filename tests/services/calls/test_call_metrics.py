@@ -123,4 +123,4 @@ async def test_requests_that_are_no_calls_leave_nothing_in_the_log(
 ) -> None:
     for _ in range(3):
         await gateway.client.get("/v1/models/x", headers=tenant.as_customer)
-    assert gateway.services.request_log._calls == set()
+    assert gateway.services.request_log.calls == set()

@@ -5,6 +5,7 @@ same reason, the repetitions are counted and share a record."""
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from operator import attrgetter
 from uuid import UUID
 
 import structlog
@@ -47,6 +48,7 @@ _REPEATED_REFUSALS = (
     "If a key repeats a refused request within a minute, only the first and the last have a record."
 )
 
+_status = attrgetter("status")
 _log = structlog.get_logger("tollkeeper.activity")
 
 
@@ -92,9 +94,11 @@ class Activity:
         """Queues the records for writing and returns at once. A repeated rejection is only counted;
         `write_refusals` queues one record for all repetitions."""
         repeats = self._refusals.repeats
-        self._batches.add(
-            *[record for record in records if not (is_refusal(record) and repeats(record))]
-        )
+        if max(map(_status, records), default=0) >= 400:
+            records = tuple(
+                record for record in records if not (is_refusal(record) and repeats(record))
+            )
+        self._batches.add(*records)
         if self._refusals.is_full:
             self.write_refusals()
 

@@ -26,22 +26,17 @@ def check_usage_and_cost(tab: Tab, on_misreport: Callable[[str, str], None]) -> 
     hold, cost = tab.hold, tab.cost_picousd
     if hold is None:
         return
-    usage, bounds = tab.meter.usage, hold.bounds
-    backend = tab.backend or tab.call.model.backend
+    backend, usage, bounds = tab.backend or tab.call.model.backend, tab.meter.usage, hold.bounds
     if usage is None:
         if tab.meter.reported_impossible_usage:
             metrics.count_impossible_usage(backend)
             on_misreport(backend, _IMPOSSIBLE_USAGE)
-    else:
-        prompt_excess = usage.prompt_tokens > bounds.prompt_tokens
-        output_excess = usage.completion_tokens > bounds.choices * bounds.output_tokens_each
-        if prompt_excess:
-            metrics.count_usage_above_bound(backend, "prompt")
-        if output_excess:
-            metrics.count_usage_above_bound(backend, "output")
-        if (prompt_excess or output_excess) and _exceeds_context(
-            usage, bounds, tab.call.model.context_length
-        ):
+    elif (
+        usage.prompt_tokens > bounds.prompt_tokens
+        or usage.completion_tokens > bounds.choices * bounds.output_tokens_each
+    ):
+        _count_excess(backend, usage, bounds)
+        if _exceeds_context(usage, bounds, tab.call.model.context_length):
             # The usage is charged, although it contradicts the model's declared context length.
             metrics.count_excessive_usage(backend)
             on_misreport(backend, _EXCESSIVE_USAGE)
@@ -52,6 +47,13 @@ def check_usage_and_cost(tab: Tab, on_misreport: Callable[[str, str], None]) -> 
         if tab.reported_cost_picousd is not None:
             charged_by_gateway = cost - tab.verdict_picousd
             metrics.count_reported_cost(backend, tab.reported_cost_picousd, charged_by_gateway)
+
+
+def _count_excess(backend: str, usage: Usage, bounds: Bounds) -> None:
+    if usage.prompt_tokens > bounds.prompt_tokens:
+        metrics.count_usage_above_bound(backend, "prompt")
+    if usage.completion_tokens > bounds.choices * bounds.output_tokens_each:
+        metrics.count_usage_above_bound(backend, "output")
 
 
 def _exceeds_context(usage: Usage, bounds: Bounds, context: int) -> bool:

@@ -8,8 +8,10 @@ series. No label names a tenant. In metrics, amounts are floats in USD, because 
 exact. Everywhere else amounts are integers.
 """
 
-from collections.abc import Sequence
-from operator import attrgetter
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import filterfalse, groupby, repeat
+from operator import attrgetter, is_, truediv
 from typing import Literal
 
 from prometheus_client import Counter
@@ -114,46 +116,50 @@ _DROPPED_ACTIVITY = Counter(
 _US_PER_S = 1_000_000
 # The kinds of charged tokens, each with its field in an activity record.
 _KINDS_OF_TOKENS = {
-    "prompt": attrgetter("prompt_tokens"),
-    "completion": attrgetter("completion_tokens"),
-    "cached": attrgetter("cached_tokens"),
-    "cache_write": attrgetter("cache_write_tokens"),
-    "reasoning": attrgetter("reasoning_tokens"),
+    "prompt": "prompt_tokens",
+    "completion": "completion_tokens",
+    "cached": "cached_tokens",
+    "cache_write": "cache_write_tokens",
+    "reasoning": "reasoning_tokens",
 }
+_GROUP_LABELS = attrgetter("operation", "model", "declared_backend")
 _CALL_LABELS = attrgetter("operation", "model", "declared_backend", "status")
 _SETTLEMENT_LABELS = attrgetter("model", "settlement")
+_is_none = partial(is_, None)
 
 
 def count_calls(records: Sequence[ActivityRecord]) -> None:
     """Counts ended calls. Updates each metric once for each combination of labels, which is much
-    faster than once for each record."""
+    faster than once for each record. Loops over records run in C."""
     _CALLS.add_each(map(_CALL_LABELS, records))
     _SETTLEMENTS.add_each(map(_SETTLEMENT_LABELS, records))
-    groups: dict[tuple[str, str, str], list[ActivityRecord]] = {}
-    for record in records:
-        labels = (record.operation, record.model, record.declared_backend)
-        groups.setdefault(labels, []).append(record)
-    for labels, group in groups.items():
-        _count_calls_with_labels(labels, group)
+    for labels, group in groupby(sorted(records, key=_GROUP_LABELS), _GROUP_LABELS):
+        _count_calls_with_labels(labels, list(group))
 
 
 def _count_calls_with_labels(labels: tuple[str, str, str], group: list[ActivityRecord]) -> None:
     operation, model, backend = labels
-    _DURATION.observe(labels, *[record.duration_us / _US_PER_S for record in group])
-    first = [record.first_piece_us for record in group]
-    _FIRST_BYTE.observe((model, backend), *[us / _US_PER_S for us in first if us is not None])
-    upstream = [record.upstream_us for record in group]
-    _UPSTREAM.observe((model, backend), *[us / _US_PER_S for us in upstream if us is not None])
-    overhead = [record.overhead_us for record in group]
-    _OVERHEAD.observe((operation,), *[us / _US_PER_S for us in overhead if us is not None])
-    used = [record for record in group if record.prompt_tokens is not None]
+    _DURATION.observe(labels, *_seconds("duration_us", group))
+    _FIRST_BYTE.observe((model, backend), *_seconds("first_piece_us", group))
+    _UPSTREAM.observe((model, backend), *_seconds("upstream_us", group))
+    _OVERHEAD.observe((operation,), *_seconds("overhead_us", group))
+    used = [*_values("prompt_tokens", group)]
     if used:
         for kind, field in _KINDS_OF_TOKENS.items():
-            _TOKENS.add((model, kind), sum(map(field, used)))
+            _TOKENS.add((model, kind), sum(_values(field, group)))
     # A call without usage can have a cost, because policy verdicts have a price.
-    cost = sum(filter(None, map(attrgetter("cost_picousd"), group)))
+    cost = sum(_values("cost_picousd", group))
     if used or cost:
         _COST.add((model,), cost / PICOUSD_PER_USD)
+
+
+def _values(field: str, records: Sequence[ActivityRecord]) -> Iterator[int]:
+    """Returns the values of a field, without None."""
+    return filterfalse(_is_none, map(attrgetter(field), records))
+
+
+def _seconds(field: str, records: Sequence[ActivityRecord]) -> Iterator[float]:
+    return map(truediv, _values(field, records), repeat(_US_PER_S))
 
 
 def count_impossible_usage(backend: str) -> None:

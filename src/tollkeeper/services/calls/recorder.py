@@ -67,7 +67,7 @@ class CallRecorder:
         activity.collect = self.flush
 
     def started(self, tab: Tab) -> None:
-        self._log.call_started(tab.call.request_id)
+        self._log.calls.add(tab.call.request_id)
         if self.tracer is not None:
             tab.span = self.tracer.started(tab.call)
             tab.call = replace(tab.call, outgoing_trace=tab.span.traceparent)
