@@ -105,10 +105,15 @@ class Model:
     # Whether an answer may contain audio or images.
     writes_audio: bool = field(init=False)
     writes_images: bool = field(init=False)
+    # Whether an answer may have more tokens than the request allows: the limit does not apply to
+    # images or, on some backends, to reasoning.
+    exceeds_output_limit: bool = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "writes_audio", "audio" in self.output_modalities)
         object.__setattr__(self, "writes_images", "image" in self.output_modalities)
+        exceeds = self.writes_images or (self.reasons and not self.bounds_reasoning)
+        object.__setattr__(self, "exceeds_output_limit", exceeds)
 
     @property
     def backends(self) -> tuple[str, ...]:

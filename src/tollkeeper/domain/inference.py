@@ -84,11 +84,10 @@ class Call(msgspec.Struct, frozen=True):
     @property
     def output_tokens_held(self) -> int:
         """Returns the maximum tokens of each completion, for the hold (the amount reserved before
-        the call). The client's limit does not apply to images or, on some backends, to reasoning.
-        Images and reasoning may then take as many tokens as the model can write."""
-        model = self.model
-        if model.writes_images or (model.reasons and not model.bounds_reasoning):
-            return max(self.output_tokens_max, model.max_output_length)
+        the call). If the client's limit does not apply to all output, the answer may have as many
+        tokens as the model can write."""
+        if self.model.exceeds_output_limit:
+            return max(self.output_tokens_max, self.model.max_output_length)
         return self.output_tokens_max
 
     @property

@@ -199,7 +199,7 @@ class Bounds(msgspec.Struct, frozen=True, gc=False):
     # The tokens of each choice.
     output_tokens_each: int
     # The images in all prompts that are sent.
-    images: int
+    images: int = 0
     web_searches: int = 0
     # The parts of `prompt_tokens` and `output_tokens_each` that may be audio.
     input_audio_tokens: int = 0
@@ -225,9 +225,8 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
 def hold_picousd(pricing: Pricing, bounds: Bounds) -> int:
     """Returns the maximum cost of a call: all completions have the maximum length, and each token
     has the highest price that may apply (`Pricing.possible`)."""
-    assert bounds.prompt_tokens >= 0 <= bounds.images
-    assert bounds.choices >= 1 <= bounds.output_tokens_each
-    assert bounds.prompts >= 1
+    assert min(bounds.prompt_tokens, bounds.images) >= 0
+    assert min(bounds.choices, bounds.output_tokens_each, bounds.prompts) >= 1
     if pricing.variants or bounds.writes_images:
         pricing = dearest_prices(pricing, bounds)
     return _hold_at(pricing, bounds)

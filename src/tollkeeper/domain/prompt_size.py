@@ -157,15 +157,16 @@ def measure_prompt(
     that `text_bytes` will be used as a limit, so it has to cover every known chat template."""
     measured = measure_text(prompt_text(prompt) if text is None else text)
     template_tokens = _TOKENS_PER_TURN * len(prompt.turns)
-    tools, media = prompt.tools, prompt.media
+    text_tokens = measured.tokens + template_tokens
     text_bytes = measured.bytes + template_tokens
+    tools, media = prompt.tools, prompt.media
+    if not (tools or media or prompt.web_search):
+        return PromptSize(text_tokens, text_bytes)
     if by_bytes and tools:
         text_bytes += _bytes_added_by_templates(tools)
-    if not (tools or media or prompt.web_search):
-        return PromptSize(measured.tokens + template_tokens, text_bytes)
     web_searches = _web_searches(prompt)
     return PromptSize(
-        text_tokens=measured.tokens + template_tokens,
+        text_tokens=text_tokens,
         text_bytes=text_bytes,
         images=sum(isinstance(part, Image) for part in media),
         files=sum(isinstance(part, File) for part in media),
@@ -210,12 +211,12 @@ def _tool_uses_allowed(prompt: Prompt, provider_tools: list[FreeObject]) -> int:
 def prompt_text(prompt: Prompt) -> str:
     """Returns every text that the model may read."""
     parts, turns = prompt.parts, prompt.turns
-    texts: list[str] = []
-    extras = map(_extra, chain(parts, turns))
-    if _ONLY_TEXT.issuperset(map(type, parts)) and not any(chain(extras, map(_name, turns))):
+    extras = chain(map(_extra, parts), map(_extra, turns), map(_name, turns))
+    if _ONLY_TEXT.issuperset(map(type, parts)) and not any(extras):
         # A fast path for nearly every prompt: only text, no names and no additional properties.
-        texts += map(_text, parts)
+        texts = [*map(_text, parts)]
     else:
+        texts = []
         for turn in turns:
             texts += chain.from_iterable(map(_part_texts, turn.parts))
             texts.append(turn.name or "")

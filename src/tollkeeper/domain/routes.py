@@ -33,7 +33,7 @@ class PricesInForce:
     """Contains the prices of a model between two price changes, and computes maximum costs with
     them."""
 
-    __slots__ = ("_cost_max_by_form", "_model", "_only_pricing", "by_backend", "since", "until")
+    __slots__ = ("_cost_max_by_form", "_model", "by_backend", "only_pricing", "since", "until")
 
     def __init__(self, model: Model, now: int) -> None:
         models = (model, *(route.model for route in model.routes))
@@ -45,13 +45,13 @@ class PricesInForce:
         self.by_backend = prices_by_backend(model, now)
         self._model = model
         # The prices of a model with a single backend; None for a model with routes.
-        self._only_pricing = None if model.routes else model.pricing_at(now)
+        self.only_pricing = None if model.routes else model.pricing_at(now)
         self._cost_max_by_form: dict[tuple[object, ...], int] = {}
 
     def dearest(self, bounds: Bounds) -> Pricing:
         """Returns the prices of the most expensive backend for a call within the bounds."""
-        if self._only_pricing is not None:
-            return self._only_pricing
+        if self.only_pricing is not None:
+            return self.only_pricing
         return max(self.by_backend.values(), key=lambda pricing: hold_picousd(pricing, bounds))
 
     def cost_max(self, bounds: Bounds) -> int:

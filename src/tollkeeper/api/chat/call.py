@@ -4,7 +4,9 @@ each other, and fields that need another field which is missing.
 A `Plan` contains the data of a call that depends only on the key and the model, such as the backend.
 """
 
-from tollkeeper.api.calls import new_call, supported_prompt
+from functools import partial
+
+from tollkeeper.api.calls import new_call, read_large, supported_prompt
 from tollkeeper.api.chat.prompt import read_prompt
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.wire import chat as wire
@@ -31,9 +33,8 @@ async def chat_call(
     caching = plan.caching
     if cache_key is not None or body.cache_salt is not None:
         caching = services.isolation.caching_wish(caller, model, cache_key, body.cache_salt)
-    prompt = await supported_prompt(
-        request, model, read_prompt, body, request.raw_body, model, caching
-    )
+    read = partial(supported_prompt, model, read_prompt, body, request.raw_body, model, caching)
+    prompt = await read_large(request, read) if request.is_large else read()
     call = new_call(
         services,
         request,

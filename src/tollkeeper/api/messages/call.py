@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from tollkeeper.api.calls import new_call, supported_prompt
+from tollkeeper.api.calls import new_call, read_large, supported_prompt
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.messages.prompt import read_prompt
 from tollkeeper.api.wire import messages as wire
@@ -42,9 +42,9 @@ async def message_call(
     model = plan.model
     output_tokens_max = output_limit(body.max_tokens, model, param="max_tokens")
     unseal = partial(services.reasoning_seal.unseal, caller)
-    prompt = await supported_prompt(
-        request, model, read_prompt, body, model, MESSAGES_WEB_TOOLS, unseal, plan.caching
-    )
+    arguments = (body, model, MESSAGES_WEB_TOOLS, unseal, plan.caching)
+    read = partial(supported_prompt, model, read_prompt, *arguments)
+    prompt = await read_large(request, read) if request.is_large else read()
     call = new_call(
         services,
         request,

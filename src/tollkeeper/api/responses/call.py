@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tollkeeper.api.calls import new_call, supported_prompt
+from tollkeeper.api.calls import new_call, read_large, supported_prompt
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.responses.input import Conversation
 from tollkeeper.api.responses.namespaces import FlatNames
@@ -62,12 +62,12 @@ async def responses_call(
     tools = Tools()
 
     def read() -> Prompt:
-        # `supported_prompt` calls this function, in a thread if the request is large.
+        # Runs in a thread if the request is large.
         nonlocal tools
         tools = read_tools(body.tools or ())
-        return read_prompt(body, model, conversation, tools, caching)
+        return supported_prompt(model, read_prompt, body, model, conversation, tools, caching)
 
-    prompt = await supported_prompt(request, model, read)
+    prompt = await read_large(request, read) if request.is_large else read()
     call = new_call(
         services,
         request,

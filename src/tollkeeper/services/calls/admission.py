@@ -37,7 +37,7 @@ class Admission:
         call, plan = tab.call, tab.plan
         now = self._clock()
         prices = plan.prices_at(now)
-        pricing, by_backend = prices.dearest(bounds), prices.by_backend
+        pricing, by_backend = prices.only_pricing or prices.dearest(bounds), prices.by_backend
         amount = hold_picousd(pricing, bounds)
         overage_max = prices.cost_max(bounds) - amount
         if call.prompt.tools and (fee := plan.tool_fee(call.prompt)):

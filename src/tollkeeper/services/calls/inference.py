@@ -13,7 +13,8 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Protocol
 
-from tollkeeper.domain.access import ProjectId
+from msgspec.structs import replace
+
 from tollkeeper.domain.errors import (
     BackendFailed,
     DeadlineExceeded,
@@ -23,7 +24,6 @@ from tollkeeper.domain.errors import (
 )
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.judging import context_of
-from tollkeeper.domain.metering import Meter
 from tollkeeper.domain.policy import Direction
 from tollkeeper.domain.policy_set import NO_POLICIES
 from tollkeeper.domain.pricing import Bounds
@@ -92,6 +92,8 @@ class Inference:
         overload: OverloadGate,
     ) -> None:
         self._admission = admission
+        # The API calls this method before it reads the body of a request.
+        self.require_rate = admission.require_rate
         self._token_counting = token_counting
         self._limits = limits
         self._policies = policies
@@ -128,12 +130,6 @@ class Inference:
             self._running.end(tab)
         return tab
 
-    def require_rate(self, project_id: ProjectId) -> None:
-        """Raises RateLimited if the project's calls are currently refused
-        (`Admission.require_rate`). The API calls this method before it reads the body of a
-        request."""
-        self._admission.require_rate(project_id)
-
     async def drain(self, grace_s: float) -> None:
         """Waits up to `grace_s` for the running calls to end, then stops and settles the remaining
         calls."""
@@ -148,8 +144,8 @@ class Inference:
         return self._running.serves_others(owner)
 
     async def _bounds(self, tab: Tab) -> Bounds:
-        """Returns the maximum usage of the call. Also creates the meter, which counts the actual
-        usage."""
+        """Returns the maximum usage of the call. Also sets the size of the prompt in the meter, which
+        counts the actual usage."""
         call, plan = tab.call, tab.plan
         model = plan.model
         if call.policy_ids:
@@ -169,25 +165,26 @@ class Inference:
         if size.web_searches or plan.holds_by_bytes:
             held_tokens = size.hold_bound(model, counted)
         prompts_sent = 1 if call.choices == 1 else plan.backend.prompts_sent(call)
-        images = web_searches = audio_tokens = 0
-        if not size.is_text_only:
-            images, web_searches = prompts_sent * size.images, prompts_sent * size.web_searches
-            audio_tokens = prompts_sent * size.audio_bound(model, prompt_tokens)
-        tab.meter = Meter(
-            call, prompts_sent * prompt_tokens, prompts_sent, audio_tokens, size.is_text_only
-        )
-        output_tokens = call.output_tokens_held
-        return Bounds(
+        meter, output_tokens = tab.meter, call.output_tokens_held
+        meter.prompt_tokens, meter.prompts = prompts_sent * prompt_tokens, prompts_sent
+        bounds = Bounds(
             prompts_sent * held_tokens,
             call.choices,
             output_tokens,
-            images,
-            web_searches,
-            audio_tokens,
-            output_tokens if model.writes_audio else 0,
-            model.writes_images,
-            prompts_sent,
-            call.asked_service_tier,
+            prompts=prompts_sent,
+            service_tier=call.asked_service_tier,
+        )
+        if size.is_text_only and not plan.writes_media:
+            return bounds
+        audio_tokens = prompts_sent * size.audio_bound(model, prompt_tokens)
+        meter.input_audio_tokens, meter.prompt_is_counted = audio_tokens, size.is_text_only
+        return replace(
+            bounds,
+            images=prompts_sent * size.images,
+            web_searches=prompts_sent * size.web_searches,
+            input_audio_tokens=audio_tokens,
+            output_audio_tokens_each=output_tokens if model.writes_audio else 0,
+            writes_images=model.writes_images,
         )
 
     async def _judge_request(self, tab: Tab) -> ResponseGate | None:

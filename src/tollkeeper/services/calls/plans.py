@@ -31,6 +31,7 @@ class Plan:
         "holds_by_bytes",
         "model",
         "searches_unasked",
+        "writes_media",
     )
 
     def __init__(
@@ -52,6 +53,7 @@ class Plan:
         self.holds_by_bytes = model.token_bounds.text_by_bytes
         # Whether the model may search the web even if the request does not ask for a search.
         self.searches_unasked = model.token_bounds.unrequested_searches_max > 0
+        self.writes_media = model.writes_audio or model.writes_images
         self._prices: PricesInForce | None = None
 
     def prices_at(self, now: int) -> PricesInForce:

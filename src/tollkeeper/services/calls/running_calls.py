@@ -64,13 +64,12 @@ class RunningCalls:
     def begin(self, call: Call, plan: Plan, sink: AnswerSink, operation: str) -> Tab:
         """Registers the call and creates its tab (the state of the call). Raises Unavailable if too
         many calls are in progress."""
-        owner, limit = call.organization_id.int, self._limits.calls_max
+        owner, limits = call.organization_id.int, self._limits
         running_of_owner = self._running_by_owner.get(owner, 0)
-        if len(self._running) >= limit or running_of_owner >= self._calls_of_owner_max:
+        if len(self._running) >= limits.calls_max or running_of_owner >= self._calls_of_owner_max:
             raise Unavailable("Too many calls are in progress; try again.", retry_after_s=1)
-        deadline = asyncio.get_running_loop().time() + self._limits.deadline_s
-        alarm, meter = self._alarms.take(), Meter(call, prompt_tokens=0)
-        tab = Tab(call, plan, sink, operation, deadline, alarm, owner, meter)
+        deadline = asyncio.get_running_loop().time() + limits.deadline_s
+        tab = Tab(call, plan, sink, operation, deadline, self._alarms.take(), owner, Meter(call, 0))
         self._running_by_owner[owner] = running_of_owner + 1
         self._running.add(tab)
         self._overload.mark_active(owner)

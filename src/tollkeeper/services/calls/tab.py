@@ -95,7 +95,7 @@ class Tab(msgspec.Struct, eq=False):
     # The organization, as a key for counters. It is an integer, because an integer hashes faster
     # than a UUID.
     owner: int
-    # Counts the usage of the answer. Replaced as soon as the size of the prompt is known.
+    # Counts the usage of the answer.
     meter: Meter
     # Admission sets the committed hold, the policies in force, and the prices by backend. `prices`
     # is empty if the model has only one backend. The hold is computed with the highest prices.
