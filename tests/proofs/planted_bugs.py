@@ -345,9 +345,9 @@ BUGS = {
     ),
     # Bugs in the admission decision.
     "a revoked key is admitted": Bug(
-        "AccountBatch.decide",
-        "if status is not KeyStatus.ACTIVE:",
-        "if status is None:",
+        "AccountBatch.__init__",
+        "key_id.int for key_id, status in state.keys.items() if status is KeyStatus.ACTIVE",
+        "key_id.int for key_id in state.keys",
         ("domain/test_decide.py",),
     ),
     "an archived project is admitted": Bug(

@@ -271,19 +271,21 @@ class AccountBatch(Generic[R]):
             )
             for project_id, project in state.projects.items()
         }
-        self._keys = {key_id.int: status for key_id, status in state.keys.items()}
+        self._active_keys = {
+            key_id.int for key_id, status in state.keys.items() if status is KeyStatus.ACTIVE
+        }
         self.admitted: list[R] = []
 
     def decide(self, request: R) -> Decision:
         """Decides on the next request, and counts it if it is admitted."""
-        state, amount = self._state, request.hold_picousd
+        amount, overage = request.hold_picousd, request.overage_max_picousd
         assert amount >= 0
         project = self._projects.get(request.project_id.int)
         if project is None:
             # A key without an existing project is reported as unknown, even if the key is active.
             return REFUSED_AS_UNKNOWN
-        status = self._keys.get(request.key_id.int)
-        if status is not KeyStatus.ACTIVE:
+        if request.key_id.int not in self._active_keys:
+            status = self._state.keys.get(request.key_id)
             return Decision(Refusal.KEY_NOT_ACTIVE, key_status=status)
         if project.is_restricted:
             refused = self._refuse_by_restrictions(project.state, request)
@@ -293,7 +295,7 @@ class AccountBatch(Generic[R]):
         # them. Rate and concurrency always recover by themselves.
         if amount > self._available:
             return self._refuse_by_credit(amount)
-        bound, overage = state.overage_bound_picousd, request.overage_max_picousd
+        bound = self._state.overage_bound_picousd
         if bound is not None and self._overage_in_flight + overage > (
             self._available - amount + bound
         ):

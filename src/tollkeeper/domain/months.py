@@ -8,7 +8,9 @@ ledger month of the reservation, its resolution and its overage, whenever they a
 
 import re
 from dataclasses import dataclass
-from uuid import UUID, SafeUUID
+from uuid import UUID
+
+import msgspec
 
 from tollkeeper.domain.errors import InvalidRequest
 
@@ -38,24 +40,14 @@ def request_id(now_ms: int, randomness: int) -> UUID:
 
 
 def id_of_text(text: str) -> UUID:
-    """Parses an id in the usual notation, with hyphens. Takes a quarter of the time of
-    `UUID(text)`, which accepts every notation."""
-    identity = _new_uuid(UUID)
-    # A UUID rejects normal assignment to its attributes.
-    _set(identity, "int", int(text.replace("-", ""), 16))
-    _set(identity, "is_safe", _UNKNOWN)
-    return identity
+    """Parses an id in the usual notation, with hyphens, in less time than `UUID(text)`."""
+    return msgspec.convert(text, UUID)
 
 
 def time_ms_of_id(identity: UUID) -> int:
     """Returns the arrival time of the request with this id, in milliseconds since 1970, by the
     clock of the machine that received the request."""
     return identity.int >> _BITS_AFTER_TIME
-
-
-_new_uuid = object.__new__
-_set = object.__setattr__
-_UNKNOWN = SafeUUID.unknown
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -141,11 +141,7 @@ class RoundTrips:
         finally:
             if watchdog is not None:
                 watchdog.cancel()
-        # If the commit was rejected, its error is one more result than there are statements.
-        return [
-            self._rows(result, statement.name)
-            for result, (statement, _) in zip(results, (*statements, _COMMIT), strict=False)
-        ]
+        return self._rows(statements, results)
 
     async def _exchange(
         self, statements: Sequence[BoundStatement], values: Sequence[Sequence[bytes | None]]
@@ -183,24 +179,30 @@ class RoundTrips:
                 preparing = f"PREPARE {name} AS {statement.numbered}"
                 await self.connection.execute(preparing.encode(), prepare=False)
 
-    def _rows(self, result: PGresult, name: str) -> Rows:
-        if result.status != _TUPLES_OK:
-            if result.status != _COMMAND_OK:
+    def _rows(
+        self, statements: Sequence[BoundStatement], results: Sequence[PGresult]
+    ) -> list[Rows]:
+        """Returns the rows of each statement. Raises the error of the first failed statement."""
+        found: list[Rows] = []
+        # If the commit was rejected, its error is one more result than there are statements.
+        for (statement, _), result in zip((*statements, _COMMIT), results, strict=False):
+            status, rows = result.status, []
+            if status == _TUPLES_OK:
+                transformer = self._prepared.transformers.get(statement.name)
+                if transformer is None:
+                    transformer = Transformer(_AdaptersOnly(self.connection.adapters))
+                    transformer.set_pgresult(result)
+                    if statement.name:
+                        self._prepared.transformers[statement.name] = transformer
+                # The columns of a prepared statement do not change, so the column loaders are reused.
+                transformer.set_pgresult(result, set_loaders=False)
+                rows = transformer.load_rows(0, result.ntuples, tuple)
+                # The rows are copies, so the transformer can release the result's memory.
+                transformer.set_pgresult(None, set_loaders=False)
+            elif status != _COMMAND_OK:
                 raise pg.error_from_result(result, encoding="utf-8")
-            return []
-        transformer = self._prepared.transformers.get(name)
-        if transformer is None:
-            transformer = Transformer(_AdaptersOnly(self.connection.adapters))
-            transformer.set_pgresult(result)
-            if name:
-                self._prepared.transformers[name] = transformer
-        else:
-            # The columns of a prepared statement do not change, so the column loaders are reused.
-            transformer.set_pgresult(result, set_loaders=False)
-        rows = transformer.load_rows(0, result.ntuples, tuple)
-        # The rows are copies, so the transformer can release the result's memory.
-        transformer.set_pgresult(None, set_loaders=False)
-        return rows
+            found.append(rows)
+        return found
 
 
 def as_text(parameter: Parameter) -> bytes | None:
@@ -209,9 +211,16 @@ def as_text(parameter: Parameter) -> bytes | None:
     store."""
     if parameter is None:
         return None
-    if isinstance(parameter, list):
-        parameter = "{" + ",".join(map(_array_element, parameter)) + "}"
-    return _scalar_text(parameter).encode()
+    if isinstance(parameter, str):
+        text = parameter
+    elif isinstance(parameter, list):
+        text = "{" + ",".join(map(_array_element, parameter)) + "}"
+    else:
+        text = _scalar_text(parameter)
+    if "\0" in text:
+        # The protocol would silently cut off the text at the NUL.
+        raise pg.DataError("PostgreSQL text cannot contain NUL (0x00) characters")
+    return text.encode()
 
 
 def id_array(ids: Iterable[int]) -> str:
@@ -220,11 +229,6 @@ def id_array(ids: Iterable[int]) -> str:
 
 
 def _scalar_text(value: object) -> str:
-    if isinstance(value, str):
-        if "\0" in value:
-            # The protocol would silently cut off the text at the NUL.
-            raise pg.DataError("PostgreSQL text cannot contain NUL (0x00) characters")
-        return value
     if isinstance(value, UUID):
         return value.hex
     if isinstance(value, int) and not isinstance(value, bool):
@@ -235,11 +239,10 @@ def _scalar_text(value: object) -> str:
 def _array_element(value: Scalar) -> str:
     if value is None:
         return "NULL"
-    text = _scalar_text(value)
     if not isinstance(value, str):
-        return text
+        return _scalar_text(value)
     # Text is always quoted, so that an empty text, a comma, a brace or the word NULL is plain text.
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 

@@ -12,10 +12,11 @@ import structlog
 from msgspec.structs import replace as replace_fields
 
 from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.admission import REFUSED_AS_UNKNOWN, AccountBatch, Decision
+from tollkeeper.domain.admission import AccountBatch, AccountState, Decision
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.ledger import Hold, LockedAccounts
 from tollkeeper.domain.policy_set import NO_POLICIES, PolicySet
+from tollkeeper.domain.spend import Spend
 from tollkeeper.services.ledger.group_writer import GroupQueue
 from tollkeeper.services.ledger.handout import Handout
 from tollkeeper.services.ledger.hold_writes import HoldWrites
@@ -225,6 +226,12 @@ def _with_policies(
     ]
 
 
+# Refuses every hold, because it has no projects.
+_NO_ACCOUNT: AccountBatch[Hold] = AccountBatch(
+    AccountState(0, 0, Spend(), None, {}, {}), now_us=0, month=0
+)
+
+
 def decide_all(
     locked: LockedAccounts, holds: Sequence[Hold]
 ) -> tuple[LockedAccounts, list[Decision], list[Hold]]:
@@ -236,10 +243,7 @@ def decide_all(
         organization_id.int: AccountBatch(state, now_us=now_us, month=month)
         for organization_id, state in locked.states.items()
     }
-    decisions = []
-    for hold in holds:
-        batch = batches.get(hold.organization_id.int)
-        decisions.append(REFUSED_AS_UNKNOWN if batch is None else batch.decide(hold))
+    decisions = [batches.get(hold.organization_id.int, _NO_ACCOUNT).decide(hold) for hold in holds]
     states = dict(zip(locked.states, [batch.after() for batch in batches.values()], strict=True))
     admitted = [*chain.from_iterable(batch.admitted for batch in batches.values())]
     return LockedAccounts(states, locked.epochs, now_us, month), decisions, admitted
