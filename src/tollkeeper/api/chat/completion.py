@@ -67,12 +67,9 @@ class _Logprobs:
                 joined_values += values
 
 
-class _Choice(msgspec.Struct):
-    # The pieces of text since the last image, or since the beginning.
-    texts: list[str] = []
-    finish: str | None = None
-    # Whether a delta had other fields than text. If not, the fields below have their defaults.
-    has_other_fields: bool = False
+class _OtherFields(msgspec.Struct):
+    """Collects what a choice has besides text."""
+
     # The content parts if the answer has images: for each image, the text before the image and the image.
     parts: list[dict[str, Any]] = []
     reasoning: list[str] = []
@@ -81,6 +78,13 @@ class _Choice(msgspec.Struct):
     function_call: dict[str, Any] | None = None
     annotations: list[wire.Annotation] = []
     logprobs: _Logprobs | None = None
+
+
+class _Choice(msgspec.Struct):
+    # The pieces of text since the last image, or since the beginning.
+    texts: list[str] = []
+    finish: str | None = None
+    other: _OtherFields | None = None
 
 
 class ChatAssembly:
@@ -130,37 +134,37 @@ class ChatAssembly:
         )
 
     def _add_other_fields(self, choice: _Choice, delta: Delta) -> None:
-        choice.has_other_fields = True
+        other = choice.other = choice.other or _OtherFields()
         if delta.images:
-            choice.parts += content_parts("".join(choice.texts), delta.images)
+            other.parts += content_parts("".join(choice.texts), delta.images)
             choice.texts.clear()
         if delta.reasoning is not None and not hides_reasoning(self._body):
-            choice.reasoning.append(delta.reasoning)
+            other.reasoning.append(delta.reasoning)
         if delta.refusal is not None:
-            choice.refusal.append(delta.refusal)
+            other.refusal.append(delta.refusal)
         for piece in delta.tool_calls:
-            _add_tool_call(choice.tool_calls, piece)
+            _add_tool_call(other.tool_calls, piece)
         if delta.function_call is not None:
-            choice.function_call = _with_function_call(choice.function_call, delta.function_call)
-        choice.annotations += map(annotation_view, delta.annotations)
+            other.function_call = _with_function_call(other.function_call, delta.function_call)
+        other.annotations += map(annotation_view, delta.annotations)
         if delta.logprobs is not None:
-            choice.logprobs = choice.logprobs or _Logprobs()
-            choice.logprobs.add(delta.logprobs)
+            other.logprobs = other.logprobs or _Logprobs()
+            other.logprobs.add(delta.logprobs)
 
     def _choice(self, index: int) -> wire.ChatChoice:
         choice = self._choices[index]
         text = "".join(choice.texts) if choice.texts else None
         message, logprobs = wire.AnswerMessage(role="assistant", content=text), None
-        if choice.has_other_fields:
-            if choice.parts:
-                message.content = [*choice.parts, *content_parts(text or "", ())]
-            message.refusal = "".join(choice.refusal) or None
-            message.reasoning = message.reasoning_content = "".join(choice.reasoning) or None
-            calls = choice.tool_calls
+        if (other := choice.other) is not None:
+            if other.parts:
+                message.content = [*other.parts, *content_parts(text or "", ())]
+            message.refusal = "".join(other.refusal) or None
+            message.reasoning = message.reasoning_content = "".join(other.reasoning) or None
+            calls = other.tool_calls
             message.tool_calls = [calls[number] for number in sorted(calls)] or None
-            message.function_call = choice.function_call
-            message.annotations = choice.annotations or None
-            logprobs = choice.logprobs and choice.logprobs.collected()
+            message.function_call = other.function_call
+            message.annotations = other.annotations or None
+            logprobs = other.logprobs and other.logprobs.collected()
         return wire.ChatChoice(
             index=index, message=message, logprobs=logprobs, finish_reason=choice.finish
         )

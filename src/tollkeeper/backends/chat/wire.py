@@ -116,7 +116,7 @@ class ChatWire:
         events: list[Event] = [opened, *deltas.values()]
         if report is not None:
             events.append(report)
-        if unfinished == 0:
+        if not unfinished:
             return WholeAnswer(events)
         return WholeAnswer(
             events, BackendFailed("The backend did not finish every choice.", charged=True)
