@@ -346,8 +346,8 @@ BUGS = {
     # Bugs in the admission decision.
     "a revoked key is admitted": Bug(
         "AccountBatch.__init__",
-        "key_id.int for key_id, status in state.keys.items() if status is KeyStatus.ACTIVE",
-        "key_id.int for key_id in state.keys",
+        "status is KeyStatus.ACTIVE",
+        "status is not None",
         ("domain/test_decide.py",),
     ),
     "an archived project is admitted": Bug(
@@ -358,8 +358,8 @@ BUGS = {
     ),
     "a negative balance admits free calls": Bug(
         "AccountBatch.decide",
-        "if amount > self._available:",
-        "if amount > max(0, self._available):",
+        "if amount > available:",
+        "if amount > max(0, available):",
         ("domain/test_decide.py",),
     ),
     "unsettled holds do not count for a cap": Bug(

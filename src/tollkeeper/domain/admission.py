@@ -293,13 +293,20 @@ class AccountBatch(Generic[R]):
                 return refused
         # Checks credit and caps before rate and concurrency, because an operator may have to raise
         # them. Rate and concurrency always recover by themselves.
-        if amount > self._available:
-            return self._refuse_by_credit(amount)
-        bound = self._state.overage_bound_picousd
-        if bound is not None and self._overage_in_flight + overage > (
-            self._available - amount + bound
-        ):
-            return self._refuse_by_overage_in_flight(bound, amount, overage)
+        available, bound = self._available, self._state.overage_bound_picousd
+        if amount > available:
+            return self._refuse_by_money(Refusal.CREDIT, amount, available, amount - available)
+        # The available amount plus the overage bound must cover the highest possible overage of all
+        # calls in flight. Otherwise the balance could fall below minus the bound.
+        in_flight = self._overage_in_flight + overage
+        if bound is not None and in_flight > available - amount + bound:
+            return self._refuse_by_money(
+                Refusal.OVERAGE_IN_FLIGHT,
+                needed=amount + overage,
+                available=available - self._overage_in_flight,
+                missing=overage - (available - amount + bound),
+                limit=bound,
+            )
         if project.has_caps:
             refused = self._refuse_by_caps(project, request)
             if refused is not None:
@@ -307,8 +314,8 @@ class AccountBatch(Generic[R]):
         if project.calls >= project.calls_max:
             after = project.after
             return _refuse_by_rate(after) or _refuse_by_concurrency(after)
-        self._available -= amount
-        self._overage_in_flight += overage
+        self._available = available - amount
+        self._overage_in_flight = in_flight
         project.calls += 1
         project.held += amount
         if self._period_caps:
@@ -356,35 +363,20 @@ class AccountBatch(Generic[R]):
     def _spend(self) -> Spend:
         return self._state.spend.with_hold(self._state.available_picousd - self._available)
 
-    def _refuse_by_credit(self, amount: int) -> Decision:
+    def _refuse_by_money(
+        self, refusal: Refusal, needed: int, available: int, missing: int, limit: int = 0
+    ) -> Decision:
         spend = self._spend()
         return Decision(
-            Refusal.CREDIT,
-            needed_picousd=amount,
-            available_picousd=self._available,
+            refusal,
+            needed_picousd=needed,
+            available_picousd=available,
             held_picousd=spend.held_picousd + spend.unsettled_picousd,
             spent_picousd=spend.settled_picousd,
-            # A retry is useful if the credit suffices after all calls in flight have ended without
-            # cost. Unsettled holds do not end by themselves, so they do not count here.
-            retry_after_s=1 if amount <= self._available + spend.held_picousd else None,
-        )
-
-    def _refuse_by_overage_in_flight(self, bound: int, amount: int, overage: int) -> Decision:
-        """Refuses a request after which the balance could fall below minus the overage bound. To
-        prevent that, the available amount plus the bound must cover the highest possible overage of
-        all calls in flight."""
-        spend = self._spend()
-        covered = self._available - amount + bound
-        return Decision(
-            Refusal.OVERAGE_IN_FLIGHT,
-            needed_picousd=amount + overage,
-            available_picousd=self._available - self._overage_in_flight,
-            held_picousd=spend.held_picousd + spend.unsettled_picousd,
-            spent_picousd=spend.settled_picousd,
-            limit=bound,
+            limit=limit,
             # A retry is useful if the request fits after all calls in flight have ended without
-            # cost.
-            retry_after_s=1 if overage <= covered + spend.held_picousd else None,
+            # cost. Unsettled holds do not end by themselves, so they do not count here.
+            retry_after_s=1 if missing <= spend.held_picousd else None,
         )
 
     def _refuse_by_caps(self, project: _BatchProject, request: R) -> Decision | None:

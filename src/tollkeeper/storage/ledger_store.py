@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from operator import attrgetter
 from types import TracebackType
+from typing import Self
 from uuid import UUID
 
 from psycopg import Rollback
@@ -54,18 +55,23 @@ class MonthClosed(Unavailable):
 _subjects = attrgetter("organization_id.int", "project_id.int", "key_id.int")
 
 
-class HoldTransaction:
+class HoldTransaction(AbstractAsyncContextManager["HoldTransaction"]):
     """Runs one transaction that creates holds (amounts reserved before calls), in two network round
     trips: `lock`, and then `write`, which also commits. If an organization has period caps (caps
     with their own counters), `lock` needs another round trip to read the period caps."""
 
-    def __init__(self, trips: RoundTrips, process_id: UUID, limits: DefaultLimits) -> None:
-        self._trips = trips
+    def __init__(self, database: Database, process_id: UUID, limits: DefaultLimits) -> None:
+        self._block = database.round_trips()
+        self._trips: RoundTrips
         self._process_id = process_id
         self._limits = limits
         # True after the commit was sent. From then on, the transaction may be committed even if an
         # error follows.
         self.commit_sent = False
+
+    async def __aenter__(self) -> Self:
+        self._trips = await self._block.__aenter__()
+        return self
 
     @property
     def connection(self) -> Connection:
@@ -104,23 +110,6 @@ class HoldTransaction:
         except pg.LockNotAvailable as exc:
             raise AccountBusy from exc
 
-
-class _HoldBlock(AbstractAsyncContextManager[HoldTransaction]):
-    """Implements `LedgerStore.hold_transaction`."""
-
-    __slots__ = ("_limits", "_process_id", "_transaction", "_trips")
-
-    def __init__(self, database: Database, process_id: UUID, limits: DefaultLimits) -> None:
-        self._trips = database.round_trips()
-        self._process_id = process_id
-        self._limits = limits
-        self._transaction: HoldTransaction
-
-    async def __aenter__(self) -> HoldTransaction:
-        trips = await self._trips.__aenter__()
-        self._transaction = HoldTransaction(trips, self._process_id, self._limits)
-        return self._transaction
-
     async def __aexit__(
         self,
         exc_type: type[BaseException] | None,
@@ -128,7 +117,7 @@ class _HoldBlock(AbstractAsyncContextManager[HoldTransaction]):
         traceback: TracebackType | None,
     ) -> None:
         try:
-            await self._trips.__aexit__(exc_type, exc, traceback)
+            await self._block.__aexit__(exc_type, exc, traceback)
         except Exception as error:
             translated = self._translated(error)
             if translated is error:
@@ -146,7 +135,7 @@ class _HoldBlock(AbstractAsyncContextManager[HoldTransaction]):
         if isinstance(error, (pg.IntegrityError, pg.DataError, Contention, AccountBusy)):
             return error  # the server rejected a statement, so the transaction was not committed
         # After any other error the commit may or may not have happened.
-        return CommitInDoubt() if self._transaction.commit_sent else error
+        return CommitInDoubt() if self.commit_sent else error
 
 
 class LedgerStore:
@@ -158,7 +147,7 @@ class LedgerStore:
     def hold_transaction(self) -> AbstractAsyncContextManager[HoldTransaction]:
         """Provides a transaction that creates holds. If the block raises any error except
         `CommitInDoubt`, nothing was written."""
-        return _HoldBlock(self._database, self._process_id, self._limits)
+        return HoldTransaction(self._database, self._process_id, self._limits)
 
     async def try_hold(self, reservation_id: UUID) -> None:
         """Tests whether holds can be written: writes an empty hold and rolls it back. Raises the error

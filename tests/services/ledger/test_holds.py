@@ -12,8 +12,7 @@ from tests.support.ledger import LedgerTenant, hold_of
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.admission import REFUSED_AS_UNKNOWN
 from tollkeeper.domain.ledger import Hold, LockedAccounts
-from tollkeeper.services.ledger.group_writer import BATCH_MAX
-from tollkeeper.services.ledger.handout import Handout
+from tollkeeper.services.ledger.group_writer import BATCH_MAX, Handout
 from tollkeeper.services.ledger.holds import Holds
 from tollkeeper.storage.ledger_store import HoldTransaction, LedgerStore
 

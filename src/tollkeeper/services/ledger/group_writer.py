@@ -8,9 +8,8 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
-from tollkeeper.runtime.fair_queue import FairQueue, QueueFull
+from tollkeeper.runtime.fair_queue import FairQueue, FairTurns, QueueFull
 from tollkeeper.services.batches import copy_of_error, observe_batch
-from tollkeeper.services.ledger.handout import Handout
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -19,10 +18,30 @@ BATCH_MAX = 256
 QUEUED_MAX = 20_000
 # The maximum number of queued items of one owner, in a queue whose owners take turns.
 QUEUED_OF_OWNER_MAX = 5_000
+# The number of calls that get a result in one iteration of the event loop. Each call then runs for
+# some tenths of a millisecond.
+_RESULTS_PER_TURN = 8
 
 
 def _no_owner(_item: object) -> None:
     """Returns None for every item, so that all items share one lane of the queue."""
+
+
+class Handout(FairTurns):
+    """Delivers the results of a batch to the waiting calls, a few in each iteration of the event
+    loop, so that these calls do not block the other calls of a busy process."""
+
+    def __init__(self) -> None:
+        super().__init__(_RESULTS_PER_TURN)
+        # Tells whether the process is so busy that calls must take turns. The worker replaces this
+        # default.
+        self.needed: Callable[[], bool] = lambda: True
+
+    @property
+    def is_needed(self) -> bool:
+        """Tells whether results must be delivered with `add`. If not, the caller may deliver all
+        results at once."""
+        return len(self) > 0 or self.needed()
 
 
 class GroupQueue(Generic[T, R]):

@@ -17,8 +17,7 @@ from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.ledger import Hold, LockedAccounts
 from tollkeeper.domain.policy_set import NO_POLICIES, PolicySet
 from tollkeeper.domain.spend import Spend
-from tollkeeper.services.ledger.group_writer import GroupQueue
-from tollkeeper.services.ledger.handout import Handout
+from tollkeeper.services.ledger.group_writer import GroupQueue, Handout
 from tollkeeper.services.ledger.hold_writes import HoldWrites
 from tollkeeper.services.ledger.overage_alerts import report_stopped
 from tollkeeper.services.policies.directory import PolicyDirectory

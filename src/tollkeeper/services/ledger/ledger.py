@@ -20,8 +20,7 @@ from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.domain.ledger import Ending, Hold, Mark, Resolution, ResolutionKind
 from tollkeeper.runtime.timeouts import Alarm, timeout_at
 from tollkeeper.services.batches import Backoff
-from tollkeeper.services.ledger.group_writer import GroupQueue, GroupWriter
-from tollkeeper.services.ledger.handout import Handout
+from tollkeeper.services.ledger.group_writer import GroupQueue, GroupWriter, Handout
 from tollkeeper.services.ledger.holds import Holds
 from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.services.request_ids import new_request_id
