@@ -8,12 +8,12 @@ short time, and counted and written together.
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
 from itertools import repeat
 from operator import add, attrgetter, floordiv, itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -83,6 +83,9 @@ _RECORD_FIELDS = (
 _read_record_fields = attrgetter(*_RECORD_FIELDS)
 _log = structlog.get_logger("tollkeeper.requests")
 json_lines = msgspec.json.Encoder().encode_lines
+# The id, operation and status of a request, and the times of `time.perf_counter` of its arrival and of
+# the end of its response.
+_EndedRequest: TypeAlias = tuple[str, str, int, float, float]
 # Encodes lines, for example `json_lines` or `text_lines`.
 Render = Callable[[Sequence[RequestLine]], bytes]
 
@@ -105,7 +108,7 @@ def _text_line(line: RequestLine) -> str:
     return "  ".join(parts) + "\n"
 
 
-def _timestamps(times_ms: Iterable[int]) -> Iterable[str]:
+def _timestamps(times_ms: Iterable[int]) -> Iterator[str]:
     seconds, milliseconds = zip(*map(divmod, times_ms, repeat(1000)), strict=True)
     return map("{}.{:03d}Z".format, map(_second_text, seconds), milliseconds)
 
@@ -123,8 +126,9 @@ def _lines_of_calls(records: Sequence[ActivityRecord]) -> list[RequestLine]:
         zip(_RECORD_FIELDS, zip(*rows, strict=True), strict=True)
     )
     started_ms = columns.pop("started_at_ms")
-    durations_ms = list(map(floordiv, columns["duration_us"], repeat(1000)))
-    columns["duration_us"] = durations_ms
+    columns["duration_us"] = durations_ms = list(
+        map(floordiv, columns["duration_us"], repeat(1000))
+    )
     columns["first_piece_us"] = [
         us if us is None else us // 1000 for us in columns["first_piece_us"]
     ]
@@ -133,6 +137,24 @@ def _lines_of_calls(records: Sequence[ActivityRecord]) -> list[RequestLine]:
     ]
     timestamps = _timestamps(map(add, started_ms, durations_ms))
     return list(map(RequestLine, *columns.values(), repeat("request"), repeat("info"), timestamps))
+
+
+def _lines_of_requests(requests: Sequence[_EndedRequest]) -> list[RequestLine]:
+    """Returns the lines of requests that are no calls."""
+    counter_began_at = time.time() - time.perf_counter()
+    timestamps = _timestamps(int((counter_began_at + row[4]) * 1000) for row in requests)
+    return [
+        RequestLine(
+            request_id=request_id,
+            operation=operation,
+            status=status,
+            duration_ms=int((ended_at - opened_at) * 1000),
+            event="request",
+            level="info",
+            timestamp=next(timestamps),
+        )
+        for request_id, operation, status, opened_at, ended_at in requests
+    ]
 
 
 class RequestLog:
@@ -144,9 +166,8 @@ class RequestLog:
         # The ids of the requests in progress that have started an inference call. The call recorder
         # adds them.
         self.calls: set[str] = set()
-        # Ended requests that are not counted and logged yet: the id, operation and status, and the times
-        # of `time.perf_counter` of the arrival and of the end of the response.
-        self._ended: list[tuple[str, str, int, float, float]] = []
+        # Ended requests that are not counted and logged yet.
+        self._ended: list[_EndedRequest] = []
         collect_while_alive(self._count_ended)
         if render is not None:
             write_while_alive(self.write)
@@ -180,30 +201,10 @@ class RequestLog:
         for operation, durations in by_operation.items():
             _DURATIONS.observe((operation,), *durations)
         # `calls_ended` writes the lines of calls.
-        others = set(map(itemgetter(0), requests)) - self.calls
-        self.calls.difference_update(map(itemgetter(0), requests))
-        if not others or self._render is None:
-            return
-        counter_began_at = time.time() - time.perf_counter()
-        timestamps = _timestamps(
-            int((counter_began_at + request[4]) * 1000) for request in requests
-        )
-        lines = [
-            RequestLine(
-                request_id=request_id,
-                operation=operation,
-                status=status,
-                duration_ms=int((ended_at - opened_at) * 1000),
-                event="request",
-                level="info",
-                timestamp=timestamp,
-            )
-            for (request_id, operation, status, opened_at, ended_at), timestamp in zip(
-                requests, timestamps, strict=True
-            )
-            if request_id in others
-        ]
-        self._buffer(lines)
+        ids = set(map(itemgetter(0), requests))
+        if self._render is not None and not ids <= self.calls:
+            self._buffer(_lines_of_requests([row for row in requests if row[0] not in self.calls]))
+        self.calls -= ids
 
     def _buffer(self, lines: list[RequestLine]) -> None:
         room = max(0, _BUFFERED_MAX - len(self._lines))
