@@ -1,5 +1,5 @@
-"""Computes the values of the price columns in the reservation row of a hold (the amount reserved
-before a call)."""
+"""Computes the price columns of a reservation whose call may be charged at several prices, or by
+policies."""
 
 from functools import lru_cache
 from typing import Any
@@ -11,32 +11,19 @@ from tollkeeper.storage.price_columns import PRICE_COLUMNS
 _CACHED_PRICES_MAX = 1024
 
 
-def hold_prices(hold: Hold) -> dict[str, Any]:
-    """Returns the prices with which the hold was computed, by column. If the answer may be charged at
-    other prices, `price_variants` contains all possible prices. The caller must not change the
-    result, because holds share it."""
-    pricing, verdicts = hold.pricing, hold.verdicts_max
-    if pricing.variants or hold.bounds.writes_images:
-        columns = _columns(dearest_prices(pricing, hold.bounds), pricing)
-    else:
-        # Nearly all holds have a single set of prices, which is one object of the model catalogue.
-        cached = _cache.get(id(pricing))
-        if cached is None:
-            if len(_cache) >= _CACHED_PRICES_MAX:
-                _cache.clear()
-            cached = _cache[id(pricing)] = (pricing, _columns(pricing, pricing))
-        columns = cached[1]
-    if verdicts:
-        return {**columns, "price_verdict": hold.verdict_picousd, "verdicts_max": verdicts}
+def special_prices(hold: Hold) -> dict[str, Any]:
+    """Returns the price columns that are not the prices of `hold.pricing`. If the answer may be
+    charged at several prices, the columns contain the prices with which the hold was computed, and
+    `price_variants` contains all possible prices."""
+    columns = {}
+    if hold.pricing.variants or hold.bounds.writes_images:
+        columns = {**_columns(dearest_prices(hold.pricing, hold.bounds), hold.pricing)}
+    if hold.verdicts_max:
+        columns["price_verdict"] = hold.verdict_picousd
+        columns["verdicts_max"] = hold.verdicts_max
     return columns
 
 
-# The keys are the `id()` of the prices, because hashing the prices is slow. Each entry references
-# its prices. So no other object can get the same `id()` while the entry exists.
-_cache: dict[int, tuple[Pricing, dict[str, Any]]] = {}
-
-
-# Cached for prices with variants and for calls that write images, which `_cache` does not contain.
 @lru_cache(maxsize=_CACHED_PRICES_MAX)
 def _columns(dearest: Pricing, all_prices: Pricing) -> dict[str, Any]:
     columns: dict[str, Any] = {

@@ -25,10 +25,10 @@ from tollkeeper.domain.spend import FoldKind, Spend
 from tollkeeper.storage import period_caps
 from tollkeeper.storage.account_rows import account_of, fold_of, key_status_of, project_of
 from tollkeeper.storage.database import Connection
-from tollkeeper.storage.hold_prices import hold_prices
+from tollkeeper.storage.hold_prices import special_prices
 from tollkeeper.storage.period_caps import ResolvedReservation
 from tollkeeper.storage.planning import INDEX_LOOKUP_SETTINGS
-from tollkeeper.storage.price_columns import prices
+from tollkeeper.storage.price_columns import PRICE_COLUMNS, prices
 from tollkeeper.storage.processes import HEARTBEAT, heartbeat
 from tollkeeper.storage.round_trips import BoundStatement, Rows, Statement, id_array
 
@@ -242,14 +242,7 @@ def write_holds_statements(
         }
         for organization_id, state in accounts.states.items()
     }
-    rows = [
-        {
-            **dict(zip(_COLUMNS_OF_HOLD, _values_of_hold(hold), strict=True)),
-            **hold_prices(hold),
-            **cap_periods[hold.organization_id.int],
-        }
-        for hold in holds
-    ]
+    rows = [{**_reservation(hold), **cap_periods[hold.organization_id.int]} for hold in holds]
     process = process_id.hex
     write_holds = _WRITE_HOLDS.bind(
         *_state_documents(accounts.states), process, process, accounts.now_us, _document(rows)
@@ -257,7 +250,15 @@ def write_holds_statements(
     return write_holds, *period_caps.write_statements(accounts.states)
 
 
-# For columns of the table `reservations`: the value of a hold.
+def _reservation(hold: Hold) -> dict[str, Any]:
+    """Returns the columns of the reservation that depend only on the hold."""
+    row = dict(zip(_COLUMNS_OF_HOLD, _values_of_hold(hold), strict=True))
+    if hold.pricing.variants or hold.bounds.writes_images or hold.verdicts_max:
+        row |= special_prices(hold)
+    return row
+
+
+# For columns of the table `reservations`: the field of a hold.
 _COLUMNS_OF_HOLD = {
     "organization_id": "organization_id",
     "id": "id",
@@ -273,6 +274,7 @@ _COLUMNS_OF_HOLD = {
     "web_searches": "bounds.web_searches",
     "input_audio_tokens_max": "bounds.input_audio_tokens",
     "output_audio_tokens_max": "bounds.output_audio_tokens_each",
+    **{column: f"pricing.{name}" for column, name in PRICE_COLUMNS.items()},
 }
 _values_of_hold = attrgetter(*_COLUMNS_OF_HOLD.values())
 
@@ -395,12 +397,7 @@ async def restore_holds(
     count the reservation on the present day."""
     rows = [
         {
-            "organization_id": hold.organization_id,
-            "id": hold.id,
-            "project_id": hold.project_id,
-            "api_key_id": hold.key_id,
-            "model": hold.model,
-            **hold_prices(hold),
+            **_reservation(hold),
             # A hold must equal its prices times its limits. The limits of a restored hold are zero.
             # The price per request is not multiplied by a limit, so this price must be zero too.
             "price_request": 0,

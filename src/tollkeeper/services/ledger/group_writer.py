@@ -98,14 +98,13 @@ class GroupQueue(Generic[T, R]):
         """Queues the item and returns the future of its result. Cancelling the future does not
         withdraw the item. For an item that moves here from another queue, `result` is the future
         that its caller already waits for. Raises Unavailable if the queue is full."""
-        loop = asyncio.get_running_loop()
         if result is None:
-            result = loop.create_future()
+            result = asyncio.Future()
         if self._turns is not None or len(self._queued) >= BATCH_MAX:
             self._await_turn(item, result)
         self._queued[result] = item
         if self._running is None:
-            self._running = loop.create_task(self._run(), name=self._name)
+            self._running = asyncio.create_task(self._run(), name=self._name)
         return result
 
     def _await_turn(self, item: T, result: asyncio.Future[R]) -> None:
