@@ -128,7 +128,7 @@ class _Recorder:
     def started(self, tab: Tab) -> None:
         """Records nothing."""
 
-    def ended(self, tab: Tab, status: int, error_code: str | None) -> None:
+    def ended(self, tab: Tab) -> None:
         """Records nothing."""
 
 
