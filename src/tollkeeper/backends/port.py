@@ -47,6 +47,9 @@ class BackendHealth:
 # encoded as a JSON string. Returns False if the text cannot be written now. In this case the reader
 # of the answer emits the same text as an event.
 TextWriter: TypeAlias = Callable[[bytes], bool]
+# Starts to relay pieces of an answer that contain only text, as soon as they arrive: to a writer, and
+# to a function that counts the text.
+TextRelay: TypeAlias = Callable[[TextWriter, Callable[[str], None]], None]
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -62,9 +65,8 @@ class Answer(msgspec.Struct, frozen=True):
     # Returns the number of prompts that were sent so far and not refused. If the answer is
     # incomplete, only these prompts are charged. None if the call sends its prompt only once.
     prompts_begun: Callable[[], int] | None = None
-    # Starts to relay pieces of the answer that contain only text, as soon as they arrive: to a
-    # writer, and to a function that counts the text. None if every piece comes as an event.
-    relay_text: Callable[[TextWriter, Callable[[str], None]], None] | None = None
+    # None if every piece comes as an event.
+    relay_text: TextRelay | None = None
 
 
 class BackendCall(Protocol):

@@ -4,23 +4,52 @@ A plan contains the data of a call that depends only on the key and the model, s
 contains the state of a call, such as its usage and its cost.
 """
 
+from functools import partial
+
 import msgspec
 
-from tollkeeper.api.chat.call import chat_call
+from tollkeeper.api.calls import new_call, read_large, supported_prompt
+from tollkeeper.api.chat.call import check_combinations
 from tollkeeper.api.chat.completion import ChatAssembly
+from tollkeeper.api.chat.prompt import read_prompt
 from tollkeeper.api.chat.stream import ChatStream
 from tollkeeper.api.http.endpoint import Reply, Request, Streamed, with_cost
 from tollkeeper.api.wire import chat as wire
+from tollkeeper.services.calls.options import output_limit
 from tollkeeper.services.use_cases import Services
 
 
 async def chat_create(
     services: Services, request: Request[wire.ChatRequest, None]
 ) -> msgspec.Struct | Reply | Streamed:
-    call, plan = await chat_call(services, request, request.context.session)
+    body, caller = request.body, request.project_caller
+    check_combinations(body)
+    plan = await services.plans.plan_for(caller, body.model)
+    model, cache_key, caching = plan.model, body.prompt_cache_key, plan.caching
+    limit_field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    client_limit = body.max_tokens or body.max_completion_tokens
+    output_tokens_max = output_limit(client_limit, model, param=limit_field)
+    if body.reasoning is not None:
+        output_limit(body.reasoning.max_tokens, model, param="reasoning.max_tokens")
+    if cache_key is not None or body.cache_salt is not None:
+        caching = services.isolation.caching_wish(caller, model, cache_key, body.cache_salt)
+    read = partial(supported_prompt, model, read_prompt, body, request.raw_body, model, caching)
+    call = new_call(
+        services,
+        request,
+        plan,
+        await read_large(request, read) if request.is_large else read(),
+        output_tokens_max,
+        streamed=body.stream,
+        session=request.context.session,
+        cache_key=cache_key,
+        output_limit_field=limit_field,
+        choices=body.n or 1,
+        policy_ids=body.policy_ids,
+    )
     created = services.clock()
     if call.streamed:
         return Streamed(ChatStream(services, request, call, plan, created))
-    assembly = ChatAssembly(call, request.body, created)
+    assembly = ChatAssembly(call, body, created)
     tab = await services.inference.infer(call, plan, assembly, request)
     return with_cost(assembly.completion(tab.usage), tab.cost_picousd, request.conventions)

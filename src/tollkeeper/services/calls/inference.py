@@ -248,8 +248,8 @@ class Inference:
             if gate is not None:
                 gate.close()
             raise _ended_before_dispatch()
-        sink, meter, deadline, call = gate or tab.sink, tab.meter, tab.deadline, tab.call
-        started_at = tab.started_at
+        sink, meter, call = gate or tab.sink, tab.meter, tab.call
+        deadline, started_at = tab.deadline, tab.started_at
         tab.backend = call.model.backend
         tab.dispatched_us = dispatched_us = (time.perf_counter_ns() - started_at) // 1000
         self.overload.mark_inactive(tab.owner)
@@ -264,10 +264,10 @@ class Inference:
                             tab.first_piece_us = (time.perf_counter_ns() - started_at) // 1000
                         meter.count(batch)
                         await sink.take(batch)
-                        if is_first and gate is None:
+                        if is_first and gate is None and answer.relay_text is not None:
                             # The client's stream has begun, so further text can be written to it
                             # directly.
-                            tab.relay_text(answer)
+                            tab.relay_text(answer.relay_text)
                 if gate is not None:
                     await gate.finish()
         except TimeoutError:
@@ -325,9 +325,9 @@ class Inference:
             resolution_written = admission.leave_unsettled(tab, error.message)
         else:
             cost, resolution_written = self._release(tab)
-        wait_until_min = asyncio.get_running_loop().time() + _SETTLEMENT_S_MIN
+        wait_until = max(tab.deadline, asyncio.get_running_loop().time() + _SETTLEMENT_S_MIN)
         try:
-            with tab.waiting_until(max(tab.deadline, wait_until_min), slack_s=_SETTLEMENT_S_MIN):
+            with tab.waiting_until(wait_until, slack_s=_SETTLEMENT_S_MIN):
                 await resolution_written
         except TimeoutError:
             if error is None:

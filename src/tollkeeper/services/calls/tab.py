@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from tollkeeper.backends.port import Answer, BackendCall, TextWriter
+from tollkeeper.backends.port import Answer, BackendCall, TextRelay, TextWriter
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.inference import Batch, Call
 from tollkeeper.domain.ledger import Hold
@@ -197,14 +197,12 @@ class Tab(msgspec.Struct, eq=False):
             self.meter.set_prompts_sent(answer.prompts)
         self.prompts_begun = answer.prompts_begun
 
-    def relay_text(self, answer: Answer) -> None:
+    def relay_text(self, relay: TextRelay) -> None:
         """Lets the backend's connection write text directly to the client's connection, without
-        waking the task of this call, if both sides support this. The meter still counts the
-        text."""
-        if answer.relay_text is not None:
-            write = self.sink.text_writer()
-            if write is not None:
-                answer.relay_text(write, self.meter.count_text)
+        waking the task of this call, if the sink supports this. The meter still counts the text."""
+        write = self.sink.text_writer()
+        if write is not None:
+            relay(write, self.meter.count_text)
 
     @property
     def waits_to_be_sent(self) -> bool:
