@@ -18,15 +18,15 @@ ENDED: Final = "activity, metrics, log"
 LIBRARIES: Final = "libraries"
 
 TARGETS = {
-    HTTP: 1_212,
-    APPLICATION: 885,
-    REQUEST: 693,
-    PRICE: 825,
-    LEDGER: 432,
-    SCRIPT: 890,
-    BACKEND: 1_262,
+    HTTP: 1_040,
+    APPLICATION: 765,
+    REQUEST: 528,
+    PRICE: 687,
+    LEDGER: 215,
+    SCRIPT: 728,
+    BACKEND: 1_035,
     ANSWER: 214,
-    ENDED: 282,
+    ENDED: 211,
     LIBRARIES: 0,
 }
 
