@@ -220,15 +220,16 @@ class _RoutedCall:
             self._replica = replica
             replica.in_flight += 1
             try:
-                answer = await self._send(replica)
-            except BaseException as error:
-                replica.in_flight -= 1
-                now = loop.time()
-                self._note_failure(kind, error, now)
-                if not isinstance(error, _RETRYABLE) or error.charged or now >= self._deadline:
+                try:
+                    answer = await self._send(replica)
+                except BaseException as error:
+                    replica.in_flight -= 1
+                    now = loop.time()
+                    self._note_failure(kind, error, now)
                     raise
+            except _RETRYABLE as error:
                 failures.append(error)
-                if len(failures) > backend.retries:
+                if error.charged or now >= self._deadline or len(failures) > backend.retries:
                     raise
                 self.sent = False
                 continue
