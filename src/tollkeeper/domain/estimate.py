@@ -96,7 +96,7 @@ def estimate_tokens(text: str) -> int:
 def measure_text(text: str) -> TextSize:
     # A byte in front of the text lets every run of letters begin after another character.
     encoded = b"\n" + text.encode("utf-8", "surrogatepass")
-    added = added_bytes(text)
+    added = 0 if text.isascii() else added_bytes(text)
     bytes_max = len(encoded) - 1 + added
     weight = 0
     # Works in slices, because one call into C code for a long text would block all other threads.

@@ -70,8 +70,6 @@ _GROWING = re.compile(f"[{''.join(_GROWTH)}]")
 
 def added_bytes(text: str) -> int:
     """Returns an upper limit of the number of bytes that the text gains by normalization."""
-    if text.isascii():
-        return 0
     return sum(_added_bytes(text[start : start + _SLICE]) for start in range(0, len(text), _SLICE))
 
 
