@@ -100,7 +100,7 @@ BUGS = {
     ),
     "the end of a stream is taken for its [DONE]": Bug(
         "StreamReader.end_body",
-        "self.fail(BackendFailed(ended, charged=True))\nreturn []",
+        "self.fail(failure)\nreturn []",
         "self.done = True\nreturn []",
         ("journeys/calls/test_faults.py",),
     ),

@@ -11,7 +11,7 @@ import pytest
 from tests.support.judged_gateway import JudgedGateway, judged_gateway
 from tests.support.scripted_gateway import MODEL
 from tests.support.upstream import chat
-from tollkeeper.api.chat import call as chat_call
+from tollkeeper.api.chat import handler as chat_handler
 from tollkeeper.api.messages import handler as messages_handler
 from tollkeeper.api.responses import call as responses_call
 from tollkeeper.backends.chat.wire import ChatWire
@@ -70,7 +70,7 @@ async def test_a_call(
     judged.model.play(chat())
     await judged.publish(direction="request")
     for owner, name in (
-        (chat_call, "read_prompt"),
+        (chat_handler, "read_prompt"),
         (responses_call, "read_prompt"),
         (inference, "transcript"),
         (prompt_size, "measure_text"),

@@ -122,12 +122,18 @@ class AnswerStream(StreamReader):
         report = chunk_usage(chunk, self._service_tier)
         if report is not None:
             self.accepted = True
-            self._events.append(self._marked(report))
+            self._events.append(self._marked(report, chunk))
 
-    def _marked(self, report: UsageReport) -> UsageReport:
-        """Marks a report that came before the end of the answer as a running total, unless the
-        backend bills running totals."""
-        if report.usage is None or self._billing_rules.bills_running_totals or all(self.finished):
+    def _marked(self, report: UsageReport, chunk: Chunk) -> UsageReport:
+        """Marks a report that comes together with unfinished choices as a running total, unless the
+        backend bills running totals. A report without choices is final."""
+        rules = self._billing_rules
+        if (
+            report.usage is None
+            or rules.bills_running_totals
+            or not chunk.choices
+            or all(self.finished)
+        ):
             return report
         return UsageReport(replace(report.usage, is_running_total=True))
 

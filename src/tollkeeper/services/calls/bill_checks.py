@@ -35,7 +35,10 @@ def check_usage_and_cost(tab: Tab, on_misreport: Callable[[str, str], None]) -> 
         usage.prompt_tokens > bounds.prompt_tokens
         or usage.completion_tokens > bounds.choices * bounds.output_tokens_each
     ):
-        _count_excess(backend, usage, bounds)
+        if usage.prompt_tokens > bounds.prompt_tokens:
+            metrics.count_usage_above_bound(backend, "prompt")
+        if usage.completion_tokens > bounds.choices * bounds.output_tokens_each:
+            metrics.count_usage_above_bound(backend, "output")
         if _exceeds_context(usage, bounds, tab.call.model.context_length):
             # The usage is charged, although it contradicts the model's declared context length.
             metrics.count_excessive_usage(backend)
@@ -47,13 +50,6 @@ def check_usage_and_cost(tab: Tab, on_misreport: Callable[[str, str], None]) -> 
         if tab.reported_cost_picousd is not None:
             charged_by_gateway = cost - tab.verdict_picousd
             metrics.count_reported_cost(backend, tab.reported_cost_picousd, charged_by_gateway)
-
-
-def _count_excess(backend: str, usage: Usage, bounds: Bounds) -> None:
-    if usage.prompt_tokens > bounds.prompt_tokens:
-        metrics.count_usage_above_bound(backend, "prompt")
-    if usage.completion_tokens > bounds.choices * bounds.output_tokens_each:
-        metrics.count_usage_above_bound(backend, "output")
 
 
 def _exceeds_context(usage: Usage, bounds: Bounds, context: int) -> bool:

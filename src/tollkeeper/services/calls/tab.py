@@ -31,14 +31,11 @@ _RECORD_VALUES = attrgetter(
     *("operation", "call.model.id", "call.streamed", "started_at_ms", "duration_us"),
     *("first_piece_us", "status", "error_code", "meter.finish", "charged.estimated"),
     *("hold_picousd", "cost_picousd", "state", "backend", "replica", "call.model.backend"),
-    *(
-        f"charged.usage.{name}"
-        for name in (
-            *("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens"),
-            *("cache_write_tokens", "cache_write_1h_tokens", "web_searches"),
-            *("input_audio_tokens", "output_audio_tokens", "service_tier"),
-        )
-    ),
+    *("charged.usage.prompt_tokens", "charged.usage.completion_tokens"),
+    *("charged.usage.cached_tokens", "charged.usage.reasoning_tokens"),
+    *("charged.usage.cache_write_tokens", "charged.usage.cache_write_1h_tokens"),
+    *("charged.usage.web_searches", "charged.usage.input_audio_tokens"),
+    *("charged.usage.output_audio_tokens", "charged.usage.service_tier"),
     *("evidence.verdicts", "meter.reported", "reported_cost_picousd"),
     *("dispatched_us", "upstream_us", "overhead_us", "verdict_picousd"),
 )
