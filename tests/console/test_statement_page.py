@@ -62,11 +62,15 @@ async def test_paper_has_the_statement_and_nothing_else(
 ) -> None:
     path = await _busy_month(site)
     await watched.page.goto(site.address + path)
-    await watched.page.emulate_media(media="print")
+    await watched.page.emulate_media(media="print", color_scheme="dark")
     assert not await watched.page.locator(".side").is_visible()
     assert not await watched.page.get_by_role("link", name="Download CSV").is_visible()
     for name in ("#opening", "#closing", "#grants", "#charges", "#unsettled"):
         assert await watched.page.locator(name).is_visible(), name
+    background = await watched.page.locator("#unsettled").evaluate(
+        "notice => getComputedStyle(notice).backgroundColor"
+    )
+    assert background == "rgba(0, 0, 0, 0)"
 
 
 async def test_an_organization_shows_its_latest_grants(site: ConsoleSite) -> None:
