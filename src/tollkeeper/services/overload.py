@@ -52,16 +52,17 @@ _SAMPLE_S = 0.01
 # If a sample takes longer than `TURN_S_MAX` times this factor, it is reported before it ends.
 _REPORTED_AFTER = 1.5
 # The initial limit of active calls during an overload. With more calls, the calls would only wait
-# for each other. `SLOW_DATABASE_LIMIT` applies if the database is the bottleneck. More calls then
-# make the database's batches larger and thus more efficient, so the limit is increased while the
-# process itself has little to do.
+# for each other. `SLOW_DATABASE_LIMIT` applies if too many ledger writes wait or too many calls are
+# active, although iterations are not too long. More calls then make the database's batches larger
+# and thus more efficient, so the limit is increased while the process itself has little to do.
 LIMIT = SLOW_DATABASE_LIMIT = 48
 # The lowest limit in general. With fewer calls, the ledger's batches are so small that the
 # throughput drops sharply.
 LIMIT_MIN = 32
 # The lowest limit if one owner floods the process while another owner has less than its share.
 UNEVEN_LIMIT_MIN = 8
-# The factors by which the limit is changed at the end of a window.
+# The factors by which the limit is changed at the end of a window. `_RECOVERY_FACTOR` raises a
+# lowered limit up to `LIMIT`. `_RAISING_FACTOR` raises it further, if calls wait for the database.
 _LOWERING_FACTOR, _RAISING_FACTOR, _RECOVERY_FACTOR = 0.8, 1.2, 1.08
 # Fractions of the maximum duration of an iteration. Below `_SHORT_TURN`, an iteration is short.
 # Below `_ROOMY_TURN`, the process has room for more calls.
@@ -215,8 +216,8 @@ class OverloadGate:
             if self._calm_windows == CALM_WINDOWS:
                 self._set_limit(None)
             elif self._is_uneven:
-                # The limit is lowered even if iterations are short, because the owner with few
-                # calls also waits for the database.
+                # The limit is lowered even if iterations are short: fewer calls of the flooding
+                # owner mean fewer ledger writes, for which the owner with few calls waits.
                 self._limit = min(
                     self._limit, max(UNEVEN_LIMIT_MIN, _LOWERING_FACTOR * self._limit)
                 )
@@ -298,8 +299,8 @@ class LoopSampler:
         self._gate.call_when_needed(self._begin)
 
     def _begin(self) -> None:
-        """Starts a sample. The callback that it schedules runs one iteration later and ends the
-        sample."""
+        """Starts a sample. The callback that it schedules ends the sample when the work that waits
+        now has run, at the earliest in the next iteration."""
         # Not `loop.time()`: the clock of uvloop does not advance during an iteration.
         self._began = time.perf_counter()
         self._number += 1
