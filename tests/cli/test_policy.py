@@ -211,7 +211,7 @@ async def test_a_calibration_is_fitted_stored_and_activated(
         "labels_needed": 161,
     }
     assert tried["guarantees"]["false denials"]["labels_needed"] == 16
-    assert "279 more texts labelled no are needed: 20 of 299" in shown.out
+    assert "279 more texts labelled no are needed: there are 20, and 299 are needed" in shown.out
     assert "share of yes" in shown.out
     (stored,) = (await asyncio.to_thread(program.json, "policy", "calibrations", name))["data"]
     assert (stored["number"], stored["active"], stored["judge_model"]) == (1, False, "m")

@@ -38,8 +38,8 @@ def _views(*replicas: ReplicaReport) -> ReplicaViews:
         (
             (_FAILING, _EJECTED),
             [
-                Badge("ejected in 1 of 2", "bad"),
-                Badge("down, called because no replica is healthy in 1 of 2", "bad"),
+                Badge("ejected in 1 of 2 processes", "bad"),
+                Badge("down, called because no replica is healthy in 1 of 2 processes", "bad"),
             ],
         ),
     ],

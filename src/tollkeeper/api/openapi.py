@@ -169,8 +169,8 @@ def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """Removes null from the schema of a query parameter, because a query string cannot express
-    null."""
+    """Removes null from the schema of a query parameter with one type, because a query string
+    cannot express null."""
     if schema.get("default", ...) is None:
         schema = {key: value for key, value in schema.items() if key != "default"}
     choices = [choice for choice in schema.get("anyOf", []) if choice != {"type": "null"}]

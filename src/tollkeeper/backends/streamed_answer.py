@@ -122,7 +122,9 @@ class StreamedAnswer:
         # Before the first content, the idle timeout does not apply. If there are events, `__anext__`
         # marks the progress before the next read.
         idle_timeout_runs = reader.failing or (reader.accepted and not events)
-        if idle_timeout_runs and (payloads or (self._parser.counts_lines and b"\n" in chunk)):
+        if idle_timeout_runs and (
+            payloads or (self._parser.line_end_is_progress and b"\n" in chunk)
+        ):
             # Only a record or a line end restarts the idle timeout. Otherwise a backend could prevent
             # the timeout with single bytes.
             connection.mark_progress()

@@ -55,7 +55,7 @@ def ledger_compare_log(
 ) -> None:
     """Compare each call in the request log with the ledger.
 
-    The command fails if a call differs or a line of the log cannot be read."""
+    The command fails if a call differs and was not booked, or if a line of the log cannot be read."""
     with progress("Comparing", quiet=invocation.as_json) as report_progress:
         reading = LogReading(files, report_progress)
         comparison = run_with_services(
@@ -69,16 +69,16 @@ def ledger_compare_log(
         raise InvalidRequest(f"The files have no line of a request log in JSON.{reason}")
     report = Report(_content(comparison, reading), _picture(comparison, reading, book=book))
     show_report(report, as_json=invocation.as_json)
-    if comparison.unbooked or reading.unreadable_lines:
+    if comparison.remaining_differences or reading.unreadable_lines:
         raise StateConflict(
-            f"{comparison.unbooked} calls of the log differ from the ledger, and "
+            f"{comparison.remaining_differences} calls of the log differ from the ledger, and "
             f"{reading.unreadable_lines} lines cannot be read."
         )
 
 
 def _content(comparison: LogComparison, reading: LogReading) -> dict[str, Any]:
     return {
-        "ok": not comparison.unbooked and not reading.unreadable_lines,
+        "ok": not comparison.remaining_differences and not reading.unreadable_lines,
         "calls": comparison.calls,
         "calls_of_dropped_months": comparison.dropped,
         "booked": comparison.booked,
@@ -92,7 +92,7 @@ def _content(comparison: LogComparison, reading: LogReading) -> dict[str, Any]:
 
 
 def _entry(difference: LogDifference) -> dict[str, Any]:
-    call, ledger_state = difference.call, difference.books
+    call, ledger_state = difference.call, difference.ledger_state
     return {
         "request_id": call.key.id,
         "organization_id": call.key.organization_id,
@@ -116,13 +116,15 @@ def _picture(comparison: LogComparison, reading: LogReading, *, book: bool) -> R
             str(difference.call.key.id),
             _PROBLEM_TEXTS[difference.problem],
             _usd(difference.call.cost_picousd) or "unknown",
-            _usd(difference.books.cost_picousd) or "-",
+            _usd(difference.ledger_state.cost_picousd) or "-",
             "yes" if difference.is_booked else "no",
         )
     lines = [f"{comparison.calls} calls were compared."]
     hidden = len(comparison.differences) + comparison.left_out - _SHOWN_MAX
     if hidden > 0:
-        lines.append(f"{hidden} more differ; --json has up to {DIFFERENCES_MAX} of them.")
+        lines.append(
+            f"{hidden} more calls differ. --json shows the first {DIFFERENCES_MAX} differences."
+        )
     if comparison.dropped:
         lines.append(
             f"{comparison.dropped} calls are in dropped months: see the exports of these months."
@@ -133,7 +135,7 @@ def _picture(comparison: LogComparison, reading: LogReading, *, book: bool) -> R
             f"{comparison.booked} calls were booked, "
             f"{usd_from_picousd(comparison.booked_picousd)} USD in total."
         )
-    elif comparison.unbooked and not book:
+    elif comparison.remaining_differences and not book:
         lines.append("Nothing was booked: --book books calls that are missing or not settled.")
     text = Text("\n".join(lines))
     return Group(table, text) if comparison.differences else text

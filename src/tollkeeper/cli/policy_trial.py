@@ -165,8 +165,8 @@ def _guarantee_text(kind: str, guarantee: Threshold, options: ReportOptions, tri
         label = "no" if kind == "false denials" else "yes"
         more = guarantee.labels_needed - guarantee.labels
         return (
-            f"For {promise}, {more} more texts labelled {label} are needed: "
-            f"{guarantee.labels} of {guarantee.labels_needed}."
+            f"For {promise}, {more} more texts labelled {label} are needed: there are "
+            f"{guarantee.labels}, and {guarantee.labels_needed} are needed."
         )
     if not 0 < guarantee.basis_points < BASIS_POINTS:
         return f"No threshold gives {promise}: the judge's values do not separate yes from no."

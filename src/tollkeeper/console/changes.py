@@ -181,5 +181,5 @@ def done(request: Request, address: str, notice: str, amount: int | None = None)
     query: dict[str, object] = {"notice": notice}
     if amount is not None:
         secret = console_of(request).sessions.form_token(session_of(request))
-        query |= {"amount": amount, "mark": notice_signature(secret, notice, str(amount))}
+        query |= {"amount": amount, "signature": notice_signature(secret, notice, str(amount))}
     return RedirectResponse(f"{address}{'&' if '?' in address else '?'}{urlencode(query)}", 303)

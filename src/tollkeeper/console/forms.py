@@ -16,8 +16,8 @@ from tollkeeper.domain.reports import TIME_MAX
 from tollkeeper.domain.traffic import StatusRange, TimeRange
 
 _FIELDS_MAX = 200
-# The parser's limit for one field, in bytes. No field reaches this limit, because the guard rejects
-# every body above 4 MiB.
+# The parser's limit for one field, in bytes. No field reaches this limit, because
+# `console/guard.py` rejects every body above 4 MiB.
 _FIELD_BYTES_MAX = 8_388_608
 RANGES_S = {"1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000}
 
@@ -165,7 +165,9 @@ def unix_time(text: str, param: str) -> int:
     except ValueError:
         timestamp = -1
     if not 0 <= timestamp <= TIME_MAX:
-        raise InvalidRequest(f"{text[:40]!r} is not a date of the form YYYY-MM-DD.", param=param)
+        raise InvalidRequest(
+            f"{text[:40]!r} is not a date like 2026-01-31, or is out of range.", param=param
+        )
     return timestamp
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from tollkeeper.domain.money import usd_from_picousd
 
 # The query parameters of a notice.
-NOTICE_FIELDS = ("notice", "amount", "mark")
+NOTICE_FIELDS = ("notice", "amount", "signature")
 NOTICES = {
     "organization-created": "The organization was created.",
     "credit-granted": "{amount} was granted.",
@@ -21,8 +21,8 @@ NOTICES = {
     "cap-cleared": "The cap was removed.",
     "overage-set": "The overage bound is set.",
     "overage-cleared": "Calls of the organization are admitted again.",
-    "check-granted": "The check was granted.",
-    "check-revoked": "The check was revoked.",
+    "check-granted": "The organization has the check now.",
+    "check-revoked": "The organization no longer has the check.",
     "project-created": "The project was created.",
     "project-archived": "The project is archived: its keys admit no new calls.",
     "models-set": "The list of models is set.",
@@ -42,7 +42,7 @@ NOTICES = {
     "policy-resumed": "The policy is in force again.",
     "renamed": "The name is changed.",
     "organization-archived": "The organization is archived: its keys admit no calls.",
-    "caps-reset": "The caps count for the current day, week and month again.",
+    "caps-reset": "The caps are reset: calls count toward the current day, week and month again.",
     "calibration-saved": "The calibration is saved. It has no effect until you select it.",
     "calibrated": "The calibration in use is changed.",
     "recovered": "The holds of dead processes are marked as unsettled.",
@@ -63,7 +63,7 @@ def notice_text(query: Mapping[str, str], secret: str) -> str | None:
     if text is None or "{amount}" not in text:
         return text
     if not hmac.compare_digest(
-        query.get("mark", "").encode(), notice_signature(secret, name, amount).encode()
+        query.get("signature", "").encode(), notice_signature(secret, name, amount).encode()
     ):
         return None
     return text.format(amount=f"${usd_from_picousd(int(amount))}")

@@ -56,10 +56,11 @@ def traffic_by_replica(
 ) -> dict[tuple[str, str], list[BackendTraffic]]:
     """Groups traffic by backend and replica. A replica is identified as in `replicas`: by its
     address or name. The identifier is empty for calls that no replica answered."""
-    unaddressed = {one.backend: one.url for one in replicas if not _has_address(one.url)}
+    # The name of the embedded server's replica, by backend.
+    names = {one.backend: one.url for one in replicas if not _has_address(one.url)}
     found: dict[tuple[str, str], list[BackendTraffic]] = {}
     for one in traffic:
-        replica = one.replica and unaddressed.get(one.backend, one.replica)
+        replica = one.replica and names.get(one.backend, one.replica)
         found.setdefault((one.backend, replica), []).append(one)
     return found
 
@@ -88,6 +89,6 @@ def _badges(views: Sequence[ReplicaView]) -> list[Badge]:
         ("down, called because no replica is healthy", states["failing"]),
     ):
         if count:
-            where = f" in {count} of {len(views)}" if len(views) > 1 else ""
+            where = f" in {count} of {len(views)} processes" if len(views) > 1 else ""
             badges.append(Badge(name + where, "bad"))
     return badges

@@ -83,8 +83,8 @@ class PaymentEvent:
     report: PaymentReport | None
     # The reason why `report` is None.
     reason: str = ""
-    # Whether an event of this type should have had a usable report. If so, an operator has to check
-    # the event.
+    # True if events of this type describe a payment, but this event has no usable report. An operator
+    # has to check the event.
     refused: bool = False
 
 
@@ -104,8 +104,8 @@ class EventOutcome(StrEnum):
     IGNORED = "ignored"
 
 
-# The outcomes that an operator should look at. The operator can assign the payment of the first two to
-# an organization. A refused event has to be compared with its payment at the provider.
+# The outcomes that an operator should look at. If the outcome is one of the first two, the operator can
+# assign the payment to an organization. A refused event has to be compared with its payment at the provider.
 OPEN_OUTCOMES = (
     EventOutcome.UNKNOWN_ORGANIZATION,
     EventOutcome.UNASSIGNED,

@@ -122,7 +122,7 @@ class Audit:
         limit: int = 100,
     ) -> AuditPage:
         """Returns a page of entries, newest first. `object_id` selects the changes of one
-        object. `actor` selects the actors whose kind and name contain this text, ignoring case."""
+        object. `actor` selects the actors whose `kind:name` contains this text, ignoring case."""
         assert 1 <= limit <= AUDIT_PAGE_MAX
         async with self._database.reading() as connection:
             # One additional entry is read, to find out whether there is a next page.

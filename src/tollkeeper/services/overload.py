@@ -252,8 +252,8 @@ class OverloadGate:
         if self._limit is None:
             self._set_limit(SLOW_DATABASE_LIMIT)
         elif self._active <= self._limit:
-            # `min` does not increase a limit that is already lower because the process itself was
-            # the bottleneck.
+            # A limit below `SLOW_DATABASE_LIMIT` stays: it was set while the process itself was the
+            # bottleneck.
             self._set_limit(
                 min(self._limit, max(SLOW_DATABASE_LIMIT, _LOWERING_FACTOR * self._limit))
             )
@@ -276,8 +276,8 @@ class LoopSampler:
     """Measures iterations of the running event loop for an `OverloadGate`. Pauses while no calls
     arrive.
 
-    `call_after_waiting` calls its argument when all work that is waiting now has run. So this work
-    is measured as part of the iteration.
+    `call_after_waiting` calls its argument after all work that was waiting at that time has run. So
+    this work is measured as part of the iteration.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ async def find_rows(
     cursor = await connection.execute(
         f"""
         SELECT day, sum(amount_picousd), {columns} FROM cost_rollup
-        WHERE organization_id = %(organization)s AND day >= %(first)s AND day < %(last)s
+        WHERE organization_id = %(organization)s AND day >= %(first)s AND day < %(end)s
           AND (%(projects)s::uuid[] = '{{}}' OR project_id = ANY (%(projects)s))
           AND (%(keys)s::uuid[] = '{{}}' OR api_key_id = ANY (%(keys)s))
         GROUP BY day{grouped} ORDER BY day{grouped}
@@ -46,7 +46,7 @@ async def find_rows(
         {
             "organization": organization_id,
             "first": days.first,
-            "last": days.end,
+            "end": days.end,
             "projects": list(project_ids),
             "keys": list(api_key_ids),
         },
@@ -86,7 +86,7 @@ async def sum_unsettled(
         {
             "organization": organization_id,
             "first": days.first * DAY_S,
-            "last": days.end * DAY_S,
+            "end": days.end * DAY_S,
             "projects": list(project_ids),
             "keys": list(api_key_ids),
         },
@@ -99,7 +99,7 @@ _SUM_UNSETTLED: LiteralString = """
     SELECT count(*), coalesce(sum(r.hold), 0) FROM unsettled_marks m
     JOIN reservations r ON r.organization_id = m.organization_id AND r.id = m.reservation_id
     WHERE m.organization_id = %(organization)s
-      AND r.held_at >= to_timestamp(%(first)s) AND r.held_at < to_timestamp(%(last)s)
+      AND r.held_at >= to_timestamp(%(first)s) AND r.held_at < to_timestamp(%(end)s)
       AND (%(projects)s::uuid[] = '{}' OR r.project_id = ANY (%(projects)s))
       AND (%(keys)s::uuid[] = '{}' OR r.api_key_id = ANY (%(keys)s))
       AND NOT EXISTS (SELECT FROM resolutions d

@@ -93,7 +93,7 @@ async def _assert_denied_unread(
     before = len(strict.model.requests)
     found = await call(strict, part)
     assert_error(found, 403, "policy_denied", param=found.json()["error"]["param"])
-    assert found.json()["error"]["message"].endswith(f"no policy can read its {kind}.")
+    assert found.json()["error"]["message"].endswith(f"the judge cannot read its {kind}.")
     assert found.json()["error"]["param"].endswith("[0].content[0]")
     assert (strict.judge.asked, len(strict.model.requests)) == ([], before)
 

@@ -130,8 +130,8 @@ def _options(
     body: wire.ResponsesRequest, model: Model, included: Mapping[str, str]
 ) -> Iterator[Option]:
     """Yields the options: request fields that are allowed only if the model's `options` name the
-    corresponding field of the backend. Omits the default values of all options except `verbosity`. A
-    reasoning option that the model's `options` name is yielded even with its default value."""
+    corresponding field of the backend. Omits options that have their default value. Exceptions are
+    `verbosity`, and reasoning options that are in `model.options`."""
     if body.text is not None and body.text.verbosity is not None:
         yield Option("verbosity", body.text.verbosity, "text.verbosity")
     for name, default in _DEFAULT_REASONING.items():

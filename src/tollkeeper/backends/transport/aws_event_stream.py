@@ -51,7 +51,7 @@ class AwsEventStreamParser:
     __slots__ = ("_beginnings", "_frame_length", "_pending", "record_bytes_max")
 
     # See `RecordParser`. Only a whole frame restarts the idle timeout.
-    counts_lines = False
+    line_end_is_progress = False
     at_record_start = False
 
     def __init__(self, record_bytes_max: int) -> None:

@@ -22,11 +22,11 @@ class RecordParser(Protocol):
     """Splits one stream into records."""
 
     # Whether a chunk with a line end restarts the idle timeout, even if the chunk completes no record.
-    counts_lines: bool
+    line_end_is_progress: bool
     # The maximum size of one record in the stream. A larger record is malformed.
     record_bytes_max: int
-    # True only if the next chunk begins with a new record. If a parser always returns False, all text
-    # is delivered as events, and no text is relayed to the client.
+    # True only if the next chunk begins with a new record. Text is relayed to the client only while
+    # this is True. If a parser leaves it False, all text is delivered as events.
     at_record_start: bool
 
     def feed(self, chunk: bytes) -> list[bytes]:

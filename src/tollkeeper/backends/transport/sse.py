@@ -25,7 +25,7 @@ class EventStreamParser:
     chunks."""
 
     # A chunk with a line end restarts the idle timeout, even if the chunk completes no record.
-    counts_lines = True
+    line_end_is_progress = True
 
     __slots__ = (
         "_after_cr",

@@ -59,7 +59,7 @@ class LogDifference:
     call: LoggedCall
     problem: Problem
     # The call's state in the ledger when it was compared.
-    books: CallState
+    ledger_state: CallState
     # Whether the comparison has then booked the call.
     is_booked: bool = False
 
@@ -75,7 +75,7 @@ class LogComparison:
     booked: int = 0
     booked_picousd: int = 0
     # Differences that were not resolved by booking the call.
-    unbooked: int = 0
+    remaining_differences: int = 0
     differences: dict[UUID, LogDifference] = field(default_factory=dict)
     # Differences that are not stored.
     left_out: int = 0
@@ -85,7 +85,7 @@ class LogComparison:
             self.booked += 1
             self.booked_picousd += difference.call.cost_picousd or 0
         else:
-            self.unbooked += 1
+            self.remaining_differences += 1
         if len(self.differences) < DIFFERENCES_MAX:
             self.differences[difference.call.key.id] = difference
         else:
@@ -117,7 +117,7 @@ class RequestLogComparison:
                 new = {call.key.id: call for call in batch if call.key.id not in result.differences}
                 result.calls += len(new)
                 for difference in await self._compare(connection, list(new.values()), book=book):
-                    if difference.books.month is MonthState.DROPPED:
+                    if difference.ledger_state.month is MonthState.DROPPED:
                         result.dropped += 1
                     else:
                         result.add(difference)
@@ -132,7 +132,9 @@ class RequestLogComparison:
             return differences
         booked_ids = await self._book(connection, bookable)
         booked = [
-            LogDifference(difference.call, difference.problem, difference.books, is_booked=True)
+            LogDifference(
+                difference.call, difference.problem, difference.ledger_state, is_booked=True
+            )
             for difference in bookable
             if difference.call.key.id in booked_ids
         ]

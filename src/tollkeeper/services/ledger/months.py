@@ -49,7 +49,8 @@ class LedgerMonth:
 
     @property
     def state(self) -> str:
-        """Returns the name of the last step in the list of the module's docstring that was done."""
+        """Returns the last step that the month has reached, in the order of the module's docstring, or
+        "open" if the month is not closed."""
         for step in (self.dropped, self.exported, self.proven):
             if step is not None:
                 return step.step
@@ -93,8 +94,8 @@ class LedgerMonths:
             return await _find_all(connection)
 
     async def ledger_check_close(self) -> Month:
-        """Returns the month that `ledger_close` closes next. Raises StateConflict if this month is
-        not over long enough."""
+        """Returns the month that `ledger_close` closes next. Raises StateConflict if this month
+        ended less than `CLOSE_AFTER_S` ago."""
         async with self._database.reading() as connection:
             month, _ = await _next_to_close(connection, None)
         return month
@@ -312,8 +313,8 @@ async def _check_not_ahead(connection: Connection, month: Month) -> None:
     organization_id = await ledger_months.find_ahead_of_clock(connection, month)
     if organization_id is not None:
         raise StateConflict(
-            f"The month {month} has calls that count for a later month than the present one: the "
-            f"clock of the database once ran ahead. Run `tollkeeper cap reset {organization_id}` first."
+            f"The caps count calls of {month} on a day in the future, because the clock of the "
+            f"database once ran ahead. Run `tollkeeper cap reset {organization_id}` first."
         )
 
 

@@ -289,7 +289,7 @@ class PolicyChecks:
     def _watch_ended(self, task: asyncio.Task[None]) -> None:
         self._watching.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("watching policies failed", exc_info=error)
+            _log.error("judging the monitoring policies failed", exc_info=error)
 
     def _take_room(self, content: JudgedContent) -> bool:
         return self._room.take(
@@ -309,7 +309,7 @@ class PolicyChecks:
             if part.kind in self._denied_unread:
                 kind = part.kind.value.replace("_", " ")
                 raise PolicyDenied(
-                    f"{_policy_label(policy)} denied this {direction.value}: no policy can read its {kind}.",
+                    f"{_policy_label(policy)} denied this {direction.value}: the judge cannot read its {kind}.",
                     param=part.place or None,
                 )
 
