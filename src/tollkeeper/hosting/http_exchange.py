@@ -88,8 +88,8 @@ class HttpExchange:
     wrote = False
     # False if the connection is closed after the answer.
     keep_alive = True
-    # The declared size of the body. 0 if the body is chunked, if there is none, or if the whole request
-    # arrived in one read.
+    # The declared size of the body. 0 if the body is chunked, if there is none, or if `parse_repeated`
+    # returned the complete request.
     content_length = 0
     # The complete body; None while a part of it is missing.
     body: bytes | None = None

@@ -194,17 +194,17 @@ class RequestLog:
 
     def _count_ended(self) -> None:
         requests, self._ended = self._ended, []
+        # `calls_ended` writes the lines of calls.
+        ids = set(map(itemgetter(0), requests))
+        if self._render is not None and not ids <= self.calls:
+            self._buffer(_lines_of_requests([row for row in requests if row[0] not in self.calls]))
+        self.calls -= ids
         _REQUESTS.add_each(map(itemgetter(1, 2), requests))
         by_operation: dict[str, list[float]] = {}
         for _, operation, _, opened_at, ended_at in requests:
             by_operation.setdefault(operation, []).append(ended_at - opened_at)
         for operation, durations in by_operation.items():
             _DURATIONS.observe((operation,), *durations)
-        # `calls_ended` writes the lines of calls.
-        ids = set(map(itemgetter(0), requests))
-        if self._render is not None and not ids <= self.calls:
-            self._buffer(_lines_of_requests([row for row in requests if row[0] not in self.calls]))
-        self.calls -= ids
 
     def _buffer(self, lines: list[RequestLine]) -> None:
         room = max(0, _BUFFERED_MAX - len(self._lines))

@@ -71,8 +71,8 @@ class HistogramTally:
         collected, self._values = self._values, {}
         for labels, values in collected.items():
             histogram = self._histogram.labels(*labels) if labels else self._histogram
-            # The public method of the library adds only one value at a time, which took 930 of the
-            # 10,500 bytecodes of a call. So this code uses private attributes of the library, which
+            # The public method of the library adds only one value at a time, which took 930
+            # bytecodes per call. So this code uses private attributes of the library, which
             # accept sums. tests/services/test_tallies.py checks that these attributes still exist.
             histogram._sum.inc(sum(values))
             values.sort()
