@@ -73,7 +73,9 @@ class RoutedBackend:
         self.retries = config.retries
         self.organizations = RecentOrganizations()
         self._credential = credential or _open_credential(config)
-        self._replicas = [Replica(url, config, self._credential) for url in config.urls]
+        self._replicas = [
+            Replica(url, config, self._credential) for url in dict.fromkeys(config.urls)
+        ]
         # The only replica, which may always be called. Empty if there are several replicas.
         self.only_replica = self._replicas if len(self._replicas) == 1 else []
 
@@ -210,7 +212,8 @@ class _RoutedCall:
         backend, call = self._backend, self._call
         loop = asyncio.get_running_loop()
         now = loop.time()
-        failures: list[TollkeeperError] = []
+        failures = 0
+        last_error: TollkeeperError | None = None
         for replica in backend.only_replica or backend.order(call, now):
             # During a failed attempt, another call may have begun to probe this replica.
             if failures and not replica.health.admits(now):
@@ -228,16 +231,17 @@ class _RoutedCall:
                     self._note_failure(kind, error, now)
                     raise
             except _RETRYABLE as error:
-                failures.append(error)
-                if error.charged or now >= self._deadline or len(failures) > backend.retries:
+                failures += 1
+                if error.charged or now >= self._deadline or failures > backend.retries:
                     raise
-                self.sent = False
+                self.sent, last_error = False, error
                 continue
             if kind is AttemptKind.PROBE:
                 replica.health.succeeded(kind)
             return answer
         # The last healthy replica is never ejected, so at least one replica was tried.
-        raise failures[-1]
+        assert last_error is not None
+        raise last_error
 
     async def __aexit__(
         self,

@@ -18,7 +18,17 @@ from tests.support.scripted_gateway import (
     read_stream,
 )
 from tests.support.tables import each
-from tests.support.upstream import DONE, Peer, Verb, answer, chunk, completion, sse, stream
+from tests.support.upstream import (
+    DONE,
+    Peer,
+    Verb,
+    answer,
+    chunk,
+    completion,
+    sse,
+    stream,
+    usage_chunk,
+)
 
 FAILED = {"code": 502, "message": "Provider disconnected"}
 TIMED_OUT = {"code": 504, "message": "Provider timed out"}
@@ -122,8 +132,32 @@ async def test_a_stated_price_is_charged_at_openrouter(
     """OpenRouter's own statement counts more than its general rule."""
     for price, status in ((0.0000042, "settled"), (0, "released")):
         usage = {**RUNNING, "cost": price}
-        _, entry = await ask(gateways["openrouter"], ends_with("error", FAILED, usage=usage))
-        assert (entry.status, entry.cost) == (status, RUNNING_COST if price else 0)
+        later = [sse(chunk("Hello")), sse(chunk(finish="error")), sse(usage_chunk(usage)), DONE]
+        for verb in (ends_with("error", FAILED, usage=usage), stream(later)):
+            _, entry = await ask(gateways["openrouter"], verb)
+            assert (entry.status, entry.cost) == (status, RUNNING_COST if price else 0)
+
+
+async def test_an_operators_own_key_is_charged_at_openrouter(
+    gateways: dict[str, ScriptedGateway],
+) -> None:
+    """The model's provider bills the tokens, and OpenRouter does not know its price."""
+    usage = {**RUNNING, "cost": 0, "is_byok": True}
+    _, entry = await ask(gateways["openrouter"], ends_with("error", FAILED, usage=usage))
+    assert (entry.status, entry.cost) == ("settled", RUNNING_COST)
+
+
+async def test_one_of_several_choices_does_not_make_the_answer_free(
+    data_dir: Path, conninfo: str
+) -> None:
+    backend = {"preset": "openrouter", "api_key_env": "", "tokenize_path": "none"}
+    async with answering_gateway(
+        data_dir, conninfo, backend={**backend, "native_n": True}
+    ) as scripted:
+        records = [chunk("Hello"), chunk(finish="stop"), chunk(index=1, finish="error")]
+        verb = stream([*map(sse, records), sse(usage_chunk(RUNNING)), DONE])
+        _, entry = await ask(scripted, verb, n=2)
+    assert (entry.status, entry.cost) == ("settled", RUNNING_COST)
 
 
 @each(

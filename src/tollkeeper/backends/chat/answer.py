@@ -185,11 +185,16 @@ def delta_of_chunk(choice: _ChunkChoice) -> Delta | None:
     return None if delta.text is None and delta == Delta(choice.index) else delta
 
 
-def has_free_finish(answer: Chunk | Completion, rules: BillingRules) -> bool:
-    """Tells whether a choice of the answer ends with the finish reason for which the backend bills no
-    tokens."""
-    return rules.free_finish is not None and any(
-        choice.finish_reason == rules.free_finish for choice in answer.choices or ()
+def has_free_finish(answer: Chunk | Completion, rules: BillingRules, choices: int) -> bool:
+    """Tells whether the answer ends with the finish reason for which the backend bills no tokens. An
+    answer with several choices is never free, because the others may be billed."""
+    return (
+        rules.free_finish is not None
+        and choices == 1
+        and any(
+            choice.index == 0 and choice.finish_reason == rules.free_finish
+            for choice in answer.choices or ()
+        )
     )
 
 

@@ -26,8 +26,8 @@ from tollkeeper.backends.event_reader import StreamReader, pieces_max
 from tollkeeper.backends.port import TextWriter
 from tollkeeper.backends.refusals import refusal_record
 from tollkeeper.backends.transport.framing import RecordParser
-from tollkeeper.domain.errors import BackendFailed
-from tollkeeper.domain.inference import Call, Delta, Opened, UsageReport
+from tollkeeper.domain.errors import BackendFailed, TollkeeperError
+from tollkeeper.domain.inference import Call, Delta, Event, Opened, UsageReport
 
 _DONE = b"[DONE]"
 
@@ -35,6 +35,10 @@ _DONE = b"[DONE]"
 class AnswerStream(StreamReader):
     """Holds the state of one streamed answer. An error record ends the answer: the reader does not wait
     for a later usage report."""
+
+    # The failure of an answer whose finish reason means that its tokens are free. The answer fails at
+    # its end, because a usage report with a price may follow the finish reason.
+    _late_failure: TollkeeperError | None = None
 
     def __init__(
         self,
@@ -78,7 +82,15 @@ class AnswerStream(StreamReader):
             return None
         return piece[1]
 
+    def end_body(self) -> list[Event]:
+        if self._late_failure is not None:
+            self.fail(self._late_failure)
+        return super().end_body()
+
     def _end(self) -> None:
+        if self._late_failure is not None:
+            self.fail(self._late_failure)
+            return
         if not all(self.finished):
             raise MalformedAnswer("it ended before every choice was complete")
         self.done = True
@@ -102,7 +114,7 @@ class AnswerStream(StreamReader):
                 self._events.append(Delta(index, text))
                 return
         record = error_record(chunk.error)
-        is_free = has_free_finish(chunk, self._billing_rules)
+        is_free = has_free_finish(chunk, self._billing_rules, len(self.pieces))
         if record is not None or is_free:
             self._read_failure(chunk, record, is_free=is_free)
             return
@@ -158,7 +170,10 @@ class AnswerStream(StreamReader):
         if report is not None and usage_means_charge(report):
             self.accepted = True
             self._events.append(report)
-        self.fail(failure)
+        if record is None:
+            self.finished[0], self._late_failure = True, failure
+        else:
+            self.fail(failure)
 
     def _open(self, chunk: Chunk) -> None:
         if not self._opened:

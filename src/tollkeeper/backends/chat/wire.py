@@ -97,7 +97,7 @@ class ChatWire:
         opened = Opened(completion.system_fingerprint, tier, prompt_logprobs)
         report = usage_report(completion.usage, tier)
         error = error_record(completion.error) if completion.error else None
-        is_free = has_free_finish(completion, self._billing_rules)
+        is_free = has_free_finish(completion, self._billing_rules, call.choices)
         if error is not None or is_free:
             refusal = refusal_record(error, secrets=secrets)
             refusal.tokens_are_free = is_free

@@ -113,6 +113,8 @@ class Connection(asyncio.Protocol):
         self._progress_at = math.inf
         # The part of the body that has arrived and is not yet read.
         self._body = bytearray()
+        # Reading from the socket is paused while more unread bytes of the body than this are buffered.
+        self._buffered_max = _BUFFERED_BYTES_MAX
         # Whether reading from the socket is paused.
         self._paused = False
         # Whether the whole answer has arrived.
@@ -150,7 +152,7 @@ class Connection(asyncio.Protocol):
         self.headers = {}
         self._progress_at = math.inf
         self._complete = self._reusable = self._at_chunk_start = False
-        self._deadline = deadline
+        self._deadline, self._buffered_max = deadline, _BUFFERED_BYTES_MAX
         # The timer of an earlier exchange may still run. A timer that fires early enough is kept.
         if deadline < self._timer_at:
             self._set_timer(deadline)
@@ -166,13 +168,14 @@ class Connection(asyncio.Protocol):
     async def read_whole(self, bytes_max: int) -> bytes:
         """Returns the rest of the body. Raises AnswerTooLarge if the rest has more than `bytes_max`
         bytes. Never holds more than `bytes_max` bytes plus the data of one network read in memory."""
+        self._buffered_max = bytes_max
+        if self._paused:
+            self._resume_reading()
         progress = 0
         while not self._complete and len(self._body) <= bytes_max:
             if len(self._body) > progress:
                 progress = len(self._body)
                 self.mark_progress()
-            if self._paused:
-                self._resume_reading()
             await self._next_data()
         if len(self._body) > bytes_max:
             raise AnswerTooLarge("the answer is too large")
@@ -372,7 +375,7 @@ class Connection(asyncio.Protocol):
             part = "framing" if self.status else "head"
             self._fail(ExchangeBroken(f"the answer's {part} is too large"))
         may_pause = not self._paused and self._drain_timer is None
-        if may_pause and len(self._body) > _BUFFERED_BYTES_MAX:
+        if may_pause and len(self._body) > self._buffered_max:
             self._paused = True
             self._transport.pause_reading()
 
@@ -399,7 +402,7 @@ class Connection(asyncio.Protocol):
     def _check_time(self) -> None:
         """Fails the exchange if the deadline or the idle timeout has passed; otherwise sets the
         timer again. One timer serves both limits, and all exchanges of the connection. Neither a
-        read nor the end of an exchange moves the timer, because this would take too much time."""
+        read nor the end of an exchange postpones the timer, because this would take too much time."""
         self._timer, self._timer_at = None, math.inf
         if not self._in_exchange or self._drain_timer is not None:
             return

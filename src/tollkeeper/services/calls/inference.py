@@ -275,7 +275,9 @@ class Inference:
         except ProviderRejected as exc:
             if gate is not None and gate.is_enforcing:
                 # The provider's error text is part of the answer, and no policy has judged it.
-                raise ProviderRejected(_WITHHELD, charged=exc.charged) from exc
+                withheld = ProviderRejected(_WITHHELD, charged=exc.charged)
+                withheld.tokens_are_free = exc.tokens_are_free
+                raise withheld from exc
             raise
         finally:
             tab.upstream_us = (time.perf_counter_ns() - started_at) // 1000 - dispatched_us
@@ -349,15 +351,17 @@ class Inference:
 
 def _may_cost_fees(tab: Tab) -> bool:
     """Tells whether the backend may bill a failed answer although its tokens are free: it may have
-    used tools or converted files, or its report states a price or is impossible."""
+    used tools, written images or converted files, or its report states a price, is impossible, or
+    says that another provider bills the operator's own key (`is_byok`)."""
     hold, meter = tab.hold, tab.meter
     assert hold is not None
-    assert meter is not None
     report = meter.report
     return (
         hold.bounds.web_searches > 0
+        or hold.bounds.writes_images
         or any(isinstance(part, File) for part in tab.call.prompt.media)
         or (report is not None and bool(report.cost_picousd or report.web_searches))
+        or (report is not None and (report.written or {}).get("is_byok") is True)
         or meter.reported_impossible_usage
     )
 
