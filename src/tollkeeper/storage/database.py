@@ -212,7 +212,8 @@ class Database:
     async def _configure(self, connection: Connection) -> None:
         assert isinstance(connection, WatchedConnection)
         connection.answer_within_s = self._answer_within_s
-        # In our schema, numeric columns have no fractions, so they are read as exact integers.
+        # In our schema, numeric columns have no fractions, so they are read as exact integers. No query
+        # may return numeric[]: the driver rejects elements with more than 20 characters.
         connection.adapters.register_loader("numeric", IntLoader)
         await connection.execute(self._session_settings)
 
