@@ -25,7 +25,7 @@ from tests.support.ledger import (
     settlement,
 )
 from tests.support.proof import Proof
-from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.domain.ledger import Hold
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.storage.migrations import migrate
@@ -35,6 +35,7 @@ pytestmark = pytest.mark.slow
 CALLERS = 12
 # A killed server cannot start again until its last child process has ended.
 RESTART_TRIES = 20
+_RECONNECTED_WITHIN_S = 20
 
 
 @dataclass
@@ -134,6 +135,7 @@ async def check_kill(server: Server, seed: int) -> tuple[int, int]:
         over.set()
         await asyncio.gather(*callers)
         assert await process.ledger.drain()
+        await reconnected(process)
         await check_acknowledged(process, tenant, acknowledged)
         restored = await rows(
             process.database,
@@ -142,6 +144,19 @@ async def check_kill(server: Server, seed: int) -> tuple[int, int]:
         )
     endings = (acknowledged.settled, acknowledged.released, acknowledged.unsettled)
     return sum(map(len, endings)), len(restored)
+
+
+async def reconnected(process: Process) -> None:
+    """Waits until the process has a connection again. If no call was in flight during the kill, nothing
+    else has waited for a connection."""
+    async with asyncio.timeout(_RECONNECTED_WITHIN_S):
+        while True:
+            try:
+                await rows(process.database, "SELECT 1")
+            except Unavailable:
+                await asyncio.sleep(0.05)
+            else:
+                return
 
 
 async def check_acknowledged(
