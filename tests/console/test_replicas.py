@@ -33,7 +33,7 @@ def _views(*replicas: ReplicaReport) -> ReplicaViews:
         ((), [Badge("not reported by any gateway", "calm")]),
         ((_HEALTHY, _HEALTHY), [Badge("healthy", "good")]),
         ((_EJECTED,), [Badge("ejected", "bad")]),
-        ((_HEALTHY, _EJECTED, _PROBING), [Badge("ejected in 2 of 3", "bad")]),
+        ((_HEALTHY, _EJECTED, _PROBING), [Badge("ejected in 2 of 3 processes", "bad")]),
         ((_FAILING,), [Badge("down, called because no replica is healthy", "bad")]),
         (
             (_FAILING, _EJECTED),
