@@ -1,13 +1,16 @@
-"""Stores compiled Python files below `.pytest_cache` if the environment forbids them beside the source.
+"""Lets each Python file be compiled only once, because compiling all tests takes longer than importing
+and collecting them.
 
-Tests start hundreds of processes of the program, and each would compile all files again. The files
-stay for the next run, because compiling all tests takes longer than importing and collecting them.
+If the environment forbids compiled files beside the source, they are stored below `.pytest_cache`.
+Tests start hundreds of processes of the program, and each would compile all files again.
 """
 
+import importlib
 import os
 import shutil
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -35,6 +38,24 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         del os.environ[_PLACE]
         sys.pycache_prefix = None
         sys.dont_write_bytecode = True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Imports a share of the test files before the others are collected. If pytest-xdist has started
+    several processes in a new clone, each of them compiles its own share, and finds the files of the
+    other shares compiled. Without shares, each process would compile all files."""
+    config = session.config
+    if not hasattr(config, "workerinput"):
+        return
+    number = int(config.workerinput["workerid"].removeprefix("gw"))
+    selected = [config.rootpath / argument.partition("::")[0] for argument in config.args]
+    files = sorted(file for path in selected for file in path.rglob("test_*.py"))
+    for file in files[number :: config.workerinput["workercount"]]:
+        module = ".".join(file.relative_to(config.rootpath).with_suffix("").parts)
+        # pytest imports the module once more and reports the error.
+        with suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(module)
 
 
 def _remove_gone(folder: Path) -> None:
