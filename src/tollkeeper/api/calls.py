@@ -17,17 +17,23 @@ from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.use_cases import Services
 
 
-def supported_prompt(model: Model, read: Callable[..., Prompt], *arguments: Any) -> Prompt:
-    """Reads the prompt from a request with `read(*arguments)`. Raises OptionUnsupported if the prompt
-    uses a feature that the model lacks."""
+async def read_supported(
+    request: Request[Any, Any], model: Model, read: Callable[..., Prompt], *arguments: Any
+) -> Prompt:
+    """Reads the prompt from a request with `read(*arguments)`, in a thread if the request is large.
+    Raises OptionUnsupported if the prompt uses a feature that the model lacks."""
+    if not request.is_large:
+        return _read_supported(model, read, arguments)
+    owner = request.project_caller.organization_id.int
+    return await run_in_thread(owner, _read_supported, model, read, arguments)
+
+
+def _read_supported(
+    model: Model, read: Callable[..., Prompt], arguments: tuple[Any, ...]
+) -> Prompt:
     prompt = read(*arguments)
     require_supported(model, prompt)
     return prompt
-
-
-async def read_large(request: Request[Any, Any], read: Callable[[], Prompt]) -> Prompt:
-    """Reads the prompt of a large request in the thread for large requests."""
-    return await run_in_thread(request.project_caller.organization_id.int, read)
 
 
 def new_call(

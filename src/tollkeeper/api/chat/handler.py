@@ -4,11 +4,9 @@ A plan contains the data of a call that depends only on the key and the model, s
 contains the state of a call, such as its usage and its cost.
 """
 
-from functools import partial
-
 import msgspec
 
-from tollkeeper.api.calls import new_call, read_large, supported_prompt
+from tollkeeper.api.calls import new_call, read_supported
 from tollkeeper.api.chat.call import check_combinations
 from tollkeeper.api.chat.completion import ChatAssembly
 from tollkeeper.api.chat.prompt import read_prompt
@@ -33,12 +31,14 @@ async def chat_create(
         output_limit(body.reasoning.max_tokens, model, param="reasoning.max_tokens")
     if cache_key is not None or body.cache_salt is not None:
         caching = services.isolation.caching_wish(caller, model, cache_key, body.cache_salt)
-    read = partial(supported_prompt, model, read_prompt, body, request.raw_body, model, caching)
+    prompt = await read_supported(
+        request, model, read_prompt, body, request.raw_body, model, caching
+    )
     call = new_call(
         services,
         request,
         plan,
-        await read_large(request, read) if request.is_large else read(),
+        prompt,
         output_tokens_max,
         streamed=body.stream,
         session=request.context.session,

@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from tollkeeper.api.calls import new_call, read_large, supported_prompt
+from tollkeeper.api.calls import new_call, read_supported
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.messages.prompt import read_prompt
 from tollkeeper.api.wire import messages as wire
@@ -43,8 +43,7 @@ async def message_call(
     output_tokens_max = output_limit(body.max_tokens, model, param="max_tokens")
     unseal = partial(services.reasoning_seal.unseal, caller)
     arguments = (body, model, MESSAGES_WEB_TOOLS, unseal, plan.caching)
-    read = partial(supported_prompt, model, read_prompt, *arguments)
-    prompt = await read_large(request, read) if request.is_large else read()
+    prompt = await read_supported(request, model, read_prompt, *arguments)
     call = new_call(
         services,
         request,

@@ -12,7 +12,7 @@ from functools import partial
 
 import msgspec
 
-from tollkeeper.api.calls import new_call, read_large, supported_prompt
+from tollkeeper.api.calls import new_call, read_supported
 from tollkeeper.api.http.endpoint import (
     HeaderIndex,
     HeaderParameter,
@@ -91,10 +91,9 @@ async def token_count(
                 param=MESSAGES_BETA_HEADER,
             )
     unseal = partial(services.reasoning_seal.unseal, caller)
-    read = partial(
-        supported_prompt, model, read_counted_prompt, body, model, MESSAGES_WEB_TOOLS, unseal
+    prompt = await read_supported(
+        request, model, read_counted_prompt, body, model, MESSAGES_WEB_TOOLS, unseal
     )
-    prompt = await read_large(request, read) if request.is_large else read()
     call = new_call(
         services,
         request,

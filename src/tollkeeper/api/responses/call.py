@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tollkeeper.api.calls import new_call, read_large, supported_prompt
+from tollkeeper.api.calls import new_call, read_supported
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.responses.input import Conversation
 from tollkeeper.api.responses.namespaces import FlatNames
@@ -65,9 +65,9 @@ async def responses_call(
         # Runs in a thread if the request is large.
         nonlocal tools
         tools = read_tools(body.tools or ())
-        return supported_prompt(model, read_prompt, body, model, conversation, tools, caching)
+        return read_prompt(body, model, conversation, tools, caching)
 
-    prompt = await read_large(request, read) if request.is_large else read()
+    prompt = await read_supported(request, model, read)
     call = new_call(
         services,
         request,
