@@ -27,7 +27,8 @@ def test_every_order_passes(proof: Proof) -> None:
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "pytest", "-q", "-n", "4", "--dist", "worksteal"),
-                *(f"--randomly-seed={seed}", "-p", "no:cacheprovider"),
+                # The summary lists only failures and errors, so that the end of the output shows them.
+                *(f"--randomly-seed={seed}", "-p", "no:cacheprovider", "-rfE"),
                 "--ignore=tests/test_tidy.py",
             ],
             cwd=_ROOT,
