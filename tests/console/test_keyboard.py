@@ -1,14 +1,12 @@
 """Tests that every action of every page works by keyboard. The pages come from the table of permissions."""
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
 import pytest
-from playwright.async_api import FileChooser, FilePayload, Locator, Page, expect
-from playwright.async_api import TimeoutError as PlaywrightTimeout
+from playwright.async_api import FilePayload, Locator, Page, expect
 
 from tests.console.keyboard_steps import MONTH_STEPS, STEPS, Step
 from tests.support.console_pages import (
@@ -30,7 +28,6 @@ pytestmark = pytest.mark.slow
 # The pages of the list have at least this many dialogs.
 _DIALOGS_MIN = 11
 _TABS_MAX = 400
-_FILE_CHOOSER_TRIES = 3
 # Numbers all visible controls of the part in the order of the document. Radio buttons with the same
 # name are one stop; the arrow keys move within the stop.
 _NUMBER_CONTROLS = """(part) => {
@@ -133,21 +130,15 @@ async def _tab_to(page: Page, control: Locator) -> None:
     await control.evaluate("one => { delete one.dataset.wanted }")
 
 
-async def _open_file_chooser(page: Page) -> FileChooser:
-    """Opens the file dialog of the focused control with Space. On a busy machine, the browser may get the
-    key before it lets the test handle file dialogs, and then opens none, so the key is pressed again."""
-    for _ in range(_FILE_CHOOSER_TRIES):
-        with suppress(PlaywrightTimeout):
-            async with page.expect_file_chooser(timeout=10_000) as chooser:
-                await page.keyboard.press("Space")
-            return await chooser.value
-    pytest.fail("Space does not open the file dialog")
-
-
 async def _enter(page: Page, control: Locator, value: str | FilePayload) -> None:
     """Fills in the focused control."""
     if not isinstance(value, str):
-        await (await _open_file_chooser(page)).set_files(value)
+        async with page.expect_file_chooser() as chooser:
+            # After this round trip, the page passes its file dialogs to the test. Without it, the key could
+            # reach the page first.
+            await page.evaluate("null")
+            await page.keyboard.press("Space")
+        await (await chooser.value).set_files(value)
         return
     match await control.evaluate("one => one.type"):
         case "checkbox" | "radio":

@@ -46,14 +46,15 @@ def pytest_collection(session: pytest.Session) -> None:
     several processes in a new clone, each of them compiles its own share, and finds the files of the
     other shares compiled. Without shares, each process would compile all files."""
     config = session.config
-    if not hasattr(config, "workerinput"):
+    worker = getattr(config, "workerinput", None)
+    if worker is None:
         return
-    number = int(config.workerinput["workerid"].removeprefix("gw"))
+    number = int(worker["workerid"].removeprefix("gw"))
     selected = [config.rootpath / argument.partition("::")[0] for argument in config.args]
     files = sorted(file for path in selected for file in path.rglob("test_*.py"))
-    for file in files[number :: config.workerinput["workercount"]]:
+    for file in files[number :: worker["workercount"]]:
         module = ".".join(file.relative_to(config.rootpath).with_suffix("").parts)
-        # pytest imports the module once more and reports the error.
+        # If the import fails, pytest repeats it and reports the error.
         with suppress(Exception, pytest.skip.Exception):
             importlib.import_module(module)
 
