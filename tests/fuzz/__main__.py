@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from tests.fuzz.campaign import Campaign, fuzz
+from tests.fuzz.campaign import Campaign, fuzz, install_fuzzer
 from tests.fuzz.targets import TARGETS
 from tests.journeys.clients.environments import NotInstalled
 
@@ -18,13 +18,14 @@ def main() -> None:
     unknown = [name for name in options.targets if name not in TARGETS]
     if unknown:
         parser.error(f"no such target: {', '.join(unknown)}")
+    try:
+        python = install_fuzzer()
+    except NotInstalled as exc:
+        sys.exit(str(exc))
     broken = False
     _show(*_HEADS)
     for name in options.targets or TARGETS:
-        try:
-            campaign = fuzz(name, options.seconds)
-        except NotInstalled as exc:
-            sys.exit(str(exc))
+        campaign = fuzz(python, name, options.seconds)
         broken |= campaign.crash is not None
         _show_campaign(campaign)
     sys.exit(broken)

@@ -35,9 +35,13 @@ class Campaign:
     said: str
 
 
-def fuzz(target: str, seconds: int) -> Campaign:
-    """Fuzzes a target for `seconds`. Raises NotInstalled if atheris cannot be installed."""
-    python = python_environment("atheris", _LOCKS)
+def install_fuzzer() -> Path:
+    """Returns an interpreter with atheris. Raises NotInstalled if atheris cannot be installed."""
+    return python_environment("atheris", _LOCKS)
+
+
+def fuzz(python: Path, target: str, seconds: int) -> Campaign:
+    """Fuzzes a target for `seconds`, with an interpreter that has atheris."""
     corpus = CORPUS / target
     corpus.mkdir(parents=True, exist_ok=True)
     for seed in seeds_of(target):

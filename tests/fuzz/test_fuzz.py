@@ -1,10 +1,11 @@
 """Tests every target with its seeds and with inputs that fuzzing found before. With --prove, also fuzzes it."""
 
 import random
+from pathlib import Path
 
 import pytest
 
-from tests.fuzz.campaign import fuzz
+from tests.fuzz.campaign import fuzz, install_fuzzer
 from tests.fuzz.seeds import seeds_of
 from tests.fuzz.targets import TARGETS
 from tests.journeys.clients.environments import NotInstalled
@@ -38,13 +39,19 @@ def test_seeds_with_changes(name: str) -> None:
         TARGETS[name](bytes(data))
 
 
-@pytest.mark.usefixtures("only_long")
-@pytest.mark.parametrize("name", TARGETS)
-def test_fuzzed_for_a_moment(name: str, proof: Proof) -> None:
+@pytest.fixture(scope="module")
+def fuzzer() -> Path:
+    """Installs the fuzzer. If this fails, pytest skips all tests of the fixture after one attempt."""
     try:
-        campaign = fuzz(name, _FUZZED_S)
+        return install_fuzzer()
     except NotInstalled as exc:
         pytest.skip(str(exc))
+
+
+@pytest.mark.usefixtures("only_long")
+@pytest.mark.parametrize("name", TARGETS)
+def test_fuzzed_for_a_moment(name: str, proof: Proof, fuzzer: Path) -> None:
+    campaign = fuzz(fuzzer, name, _FUZZED_S)
     assert campaign.crash is None, campaign.said[-4000:]
     assert campaign.edges > 0
     proof.count("inputs by coverage-guided fuzzing", campaign.executions)
