@@ -6,7 +6,14 @@ from uuid import uuid4
 import pytest
 
 from tests.backends.replicas import calls_of, pair
-from tests.support.backend_calls import DEADLINE_S, make, make_call, routed, skip_time, until
+from tests.support.backend_calls import (
+    answering,
+    make,
+    make_call,
+    routed,
+    skip_time,
+    until,
+)
 from tests.support.tables import each
 from tests.support.upstream import (
     Peer,
@@ -220,8 +227,7 @@ async def test_a_caller_that_leaves_does_not_eject() -> None:
     verb = stream([sse(chunk("a"))] * 100, pause_s=0.01)
     async with pair(verb, failures_to_eject=1) as replicas:
         call = make_call(streamed=True, affinity=replicas.preferring(replicas.watched))
-        deadline = asyncio.get_running_loop().time() + DEADLINE_S
-        async with replicas.backend.open(call, deadline=deadline):
+        async with answering(replicas.backend, call):
             pass
         task = asyncio.create_task(replicas.call(streamed=True))
         await until(lambda: len(replicas.watched.requests) == 2)

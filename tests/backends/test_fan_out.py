@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.support.backend_calls import make, make_call, routed, until
+from tests.support.backend_calls import answering, make, make_call, routed, until
 from tests.support.tables import each
 from tests.support.upstream import (
     USAGE,
@@ -106,11 +106,10 @@ async def test_the_answer_begins_with_the_first_part_that_speaks() -> None:
         Upstream(stream(), hang()) as upstream,
         fanned_out(upstream.url) as backend,
     ):
-        deadline = asyncio.get_running_loop().time() + 5
         call = make_call(streamed=True, choices=3)
-        async with backend.open(call, deadline=deadline) as opened_answer:
+        async with answering(backend, call, deadline_s=5) as opened_answer:
             assert opened_answer.replica == upstream.url
-            first = await anext(aiter(opened_answer.batches))
+            first = await opened_answer.next_batch()
             assert isinstance(first[0], Opened)
         await until(lambda: upstream.under_way == 0)
 
@@ -137,9 +136,8 @@ async def test_a_slow_reader_makes_the_parts_wait() -> None:
             await asyncio.sleep(0)
 
     async with Upstream(pour) as upstream, fanned_out(upstream.url) as backend:
-        deadline = asyncio.get_running_loop().time() + 10
         call = make_call(streamed=True, choices=2, output_tokens_max=8192)
-        async with backend.open(call, deadline=deadline):
+        async with answering(backend, call):
             before = -1
             while sent != before:
                 before = sent

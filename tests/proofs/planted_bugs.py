@@ -106,8 +106,8 @@ BUGS = {
     ),
     # Bugs in the decision whether a failed call is charged.
     "a JSON answer that was cut is released": Bug(
-        "_RoutedCall._send",
-        "charged=True",
+        "RoutedBackend._try",
+        "charged=receiver.sent",
         "charged=False",
         CHARGED,
     ),
@@ -120,13 +120,13 @@ BUGS = {
         CHARGED,
     ),
     "a malformed answer is released": Bug(
-        "_RoutedCall._read_malformed",
+        "routing:_read_malformed",
         "charged=True",
         "charged=False",
         CHARGED,
     ),
     "the usage of a malformed answer is lost": Bug(
-        "_RoutedCall._read_malformed",
+        "routing:_read_malformed",
         "if report is None:",
         "if report is not None:",
         CHARGED,

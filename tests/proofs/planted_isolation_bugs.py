@@ -40,7 +40,7 @@ ISOLATION_BUGS = {
     ),
     # Bugs in the ejection of replicas.
     "the last healthy replica is ejected": Bug(
-        "RoutedBackend.failed",
+        "RoutedBackend._failed",
         "is_last_healthy=not has_spare",
         "is_last_healthy=False",
         EJECTION,
@@ -52,9 +52,9 @@ ISOLATION_BUGS = {
         EJECTION,
     ),
     "a caller's own deadline ejects": Bug(
-        "_RoutedCall._note_failure",
-        "if is_late and now >= self._deadline:",
-        "if is_late and self._deadline < 0:",
+        "RoutedBackend._note_failure",
+        "if is_late and now >= deadline:",
+        "if is_late and deadline < 0:",
         EJECTION,
     ),
     # Bugs in connections to backends.
@@ -152,9 +152,9 @@ ISOLATION_BUGS = {
         ("journeys/isolation/test_backend_connections.py",),
     ),
     "a call that was never sent stays unsettled": Bug(
-        "Inference._deliver",
-        "raise _ended_early(tab, sent=backend_call.sent) from None",
-        "raise _ended_early(tab, sent=True) from None",
+        "_ended_early",
+        'return BackendFailed("The client disconnected.", charged=tab.sent)',
+        'return BackendFailed("The client disconnected.", charged=True)',
         ("journeys/isolation/test_backend_connections.py",),
     ),
     "who is nobody known has as much of a turn as an organization": Bug(

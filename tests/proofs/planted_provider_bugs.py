@@ -35,9 +35,9 @@ PROVIDER_BUGS = {
         _ANSWER_TESTS,
     ),
     "another backend is tried after a charge": Bug(
-        "_FallbackCall.__aenter__",
-        "if error.charged or loop.time() >= self._deadline:",
-        "if loop.time() >= self._deadline:",
+        "FallbackBackend.answer",
+        "if receiver.replica is not None or error.charged or loop.time() >= deadline:",
+        "if receiver.replica is not None or loop.time() >= deadline:",
         _FALLBACK_TESTS,
     ),
     "the bill has the dearest price": Bug(

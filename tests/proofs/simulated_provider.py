@@ -8,19 +8,16 @@ either of them changes the ledger.
 import json
 import random
 from asyncio import sleep
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import TracebackType
 from typing import Any
 
 from tollkeeper.backends.chat.wire import ChatWire
 from tollkeeper.backends.failures import domain_error
-from tollkeeper.backends.port import Answer, BackendCall, BackendHealth
+from tollkeeper.backends.port import AnswerReceiver, BackendHealth
 from tollkeeper.backends.refusals import refusal
 from tollkeeper.backends.transport.http1 import HttpFailure
-from tollkeeper.domain.inference import Batch, Call
+from tollkeeper.domain.inference import Call
 
 REFUSALS = (400, 429, 500, 503)
 PROXY_TIMEOUTS = (408, 502, 504, 524)
@@ -63,25 +60,6 @@ class Bill:
     tier: str | None = None
 
 
-class _SimulatedCall:
-    # There is no connection to wait for, so the call counts as sent.
-    sent = True
-
-    def __init__(self, answering: AbstractAsyncContextManager[Answer]) -> None:
-        self._answering = answering
-
-    async def __aenter__(self) -> Answer:
-        return await self._answering.__aenter__()
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._answering.__aexit__(exc_type, exc, traceback)
-
-
 @dataclass
 class SimulatedProvider:
     rng: random.Random
@@ -89,11 +67,9 @@ class SimulatedProvider:
     # By request id. The list has one bill for each answer that the gateway asked for.
     bills: dict[str, list[Bill]] = field(default_factory=dict)
 
-    def open(self, call: Call, *, deadline: float) -> BackendCall:
-        return _SimulatedCall(self._answer(call))
-
-    @asynccontextmanager
-    async def _answer(self, call: Call) -> AsyncIterator[Answer]:
+    async def answer(self, call: Call, receiver: AnswerReceiver, *, deadline: float) -> None:
+        # There is no connection to wait for, so the call counts as sent.
+        receiver.sent = True
         bill = self._bill()
         self.bills.setdefault(call.request_id, []).append(bill)
         await sleep(self.rng.random())
@@ -103,16 +79,14 @@ class SimulatedProvider:
             raise refusal(self.rng.choice(PROXY_TIMEOUTS), b"", retry_after=None, secrets=())
         if bill.manner is Manner.CUT_AFTER_HEAD:
             raise domain_error(HttpFailure(), charged=True)
-        yield Answer("replica", self._batches(call, bill))
-
-    async def _batches(self, call: Call, bill: Bill) -> AsyncIterator[Batch]:
+        receiver.replica = "replica"
         reader = ChatWire().open_stream(call, secrets=())
         for record in _records(bill):
             await sleep(self.rng.random() * 0.2)
             payload = record.encode() if isinstance(record, str) else json.dumps(record).encode()
             events = reader.read([payload])
             if events:
-                yield events
+                await receiver.take(events)
             if reader.failure is not None:
                 raise reader.failure
         if bill.manner is Manner.CUT_STREAM:

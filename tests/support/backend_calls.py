@@ -13,14 +13,14 @@ import msgspec
 from tollkeeper.api.chat.prompt import read_prompt
 from tollkeeper.api.wire.chat import ChatRequest
 from tollkeeper.backends.config import BackendConfig
-from tollkeeper.backends.port import Backend
+from tollkeeper.backends.port import Backend, EventCollector
 from tollkeeper.backends.routing import RoutedBackend
 from tollkeeper.bootstrap.backends import backend_config
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.declared_prices import pricing_from_declared
 from tollkeeper.domain.errors import TollkeeperError
-from tollkeeper.domain.inference import Call, Delta, Event, Opened, UsageReport
+from tollkeeper.domain.inference import Batch, Call, Delta, Event, Opened, UsageReport
 from tollkeeper.domain.prompt import CachingWish, Option, Prompt
 from tollkeeper.domain.usage import Usage, normalised
 from tollkeeper.settings import BackendSettings
@@ -152,20 +152,71 @@ def readable(events: Sequence[Event]) -> list[Event | Usage | None]:
     return [usage_in(event) if isinstance(event, UsageReport) else event for event in events]
 
 
+class _Recorder(EventCollector):
+    """Receives an answer, and also stores its batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[Sequence[Event]] = []
+
+    async def take(self, batch: Batch) -> None:
+        self.batches.append(batch)
+        self.events += batch
+
+
 async def make(backend: Backend, call: Call, *, deadline_s: float = DEADLINE_S) -> Outcome:
     """Makes the call, and also returns normally if the call fails."""
-    outcome = Outcome()
+    outcome, receiver = Outcome(), _Recorder()
     deadline = asyncio.get_running_loop().time() + deadline_s
     try:
-        async with backend.open(call, deadline=deadline) as answer:
-            outcome.accepted = True
-            outcome.replica = answer.replica
-            async for batch in answer.batches:
-                outcome.batches.append(batch)
-                outcome.events += batch
+        await backend.answer(call, receiver, deadline=deadline)
     except TollkeeperError as error:
         outcome.error = error
+    outcome.accepted = receiver.replica is not None
+    outcome.replica = receiver.replica
+    outcome.batches, outcome.events = receiver.batches, receiver.events
     return outcome
+
+
+class OpenedAnswer(EventCollector):
+    """Receives an answer. The backend waits after each batch until the test has read the batch."""
+
+    task: asyncio.Future[None]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._batches: asyncio.Queue[Sequence[Event]] = asyncio.Queue()
+        self._asked = asyncio.Semaphore(0)
+        self.begun = asyncio.Event()
+
+    async def take(self, batch: Batch) -> None:
+        self.begun.set()
+        self._batches.put_nowait(batch)
+        await self._asked.acquire()
+
+    async def next_batch(self) -> Sequence[Event]:
+        """Returns the next batch, and lets the backend read on."""
+        batch = await self._batches.get()
+        self._asked.release()
+        return batch
+
+
+@asynccontextmanager
+async def answering(
+    backend: Backend, call: Call, *, deadline_s: float = DEADLINE_S
+) -> AsyncIterator[OpenedAnswer]:
+    """Makes the call, waits until its answer has begun, and leaves it at the end of the block."""
+    answer = OpenedAnswer()
+    deadline = asyncio.get_running_loop().time() + deadline_s
+    task = answer.task = asyncio.ensure_future(backend.answer(call, answer, deadline=deadline))
+    begun = asyncio.ensure_future(answer.begun.wait())
+    try:
+        await asyncio.wait([task, begun], return_when=asyncio.FIRST_COMPLETED)
+        yield answer
+    finally:
+        begun.cancel()
+        task.cancel()
+        await asyncio.gather(task, begun, return_exceptions=True)
 
 
 class _SkippingClock:

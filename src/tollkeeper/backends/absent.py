@@ -1,7 +1,7 @@
 """Represents a backend that the settings declare but that cannot be used. Every call fails with an
 error that names the backend and the reason."""
 
-from tollkeeper.backends.port import BackendCall, BackendHealth
+from tollkeeper.backends.port import AnswerReceiver, BackendHealth
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.inference import Call
 
@@ -13,7 +13,7 @@ class AbsentBackend:
         self.name = name
         self._reason = reason
 
-    def open(self, call: Call, *, deadline: float) -> BackendCall:
+    async def answer(self, call: Call, receiver: AnswerReceiver, *, deadline: float) -> None:
         raise Unavailable(f"The backend {self.name} is unavailable. {self._reason}")
 
     counts_tokens = False

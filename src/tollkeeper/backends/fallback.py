@@ -4,11 +4,10 @@ only if the failed attempt cannot have been charged."""
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 
 from msgspec.structs import replace
 
-from tollkeeper.backends.port import Answer, Backend, BackendCall, BackendHealth
+from tollkeeper.backends.port import AnswerReceiver, Backend, BackendHealth
 from tollkeeper.domain.catalog import Model, Route
 from tollkeeper.domain.errors import (
     BackendFailed,
@@ -19,6 +18,9 @@ from tollkeeper.domain.errors import (
     Unavailable,
 )
 from tollkeeper.domain.inference import Call
+
+# After these errors, the call may be sent to another backend, if the error is not `charged`.
+_RETRYABLE = (BackendFailed, RateLimited, Unavailable, DeadlineExceeded, OptionUnsupported)
 
 
 def backend_for(model: Model, backends: Mapping[str, Backend]) -> Backend:
@@ -35,25 +37,37 @@ class FallbackBackend:
         self._routes = model.routes
         self._backends = backends
 
-    def open(self, call: Call, *, deadline: float) -> BackendCall:
-        return _FallbackCall(self, call, deadline)
+    async def answer(self, call: Call, receiver: AnswerReceiver, *, deadline: float) -> None:
+        """Sends the call to one backend after another until a backend answers."""
+        loop = asyncio.get_running_loop()
+        last_error: TollkeeperError | None = None
+        for route in attempt_order(self._routes, call.affinity):
+            backend, call_of_route = self._backend_of(route), call_on(route, call)
+            receiver.set_prompts_sent(backend.prompts_sent(call_of_route))
+            try:
+                await backend.answer(call_of_route, receiver, deadline=deadline)
+            except _RETRYABLE as error:
+                if receiver.replica is not None or error.charged or loop.time() >= deadline:
+                    raise
+                receiver.sent, last_error = False, error
+            else:
+                return
+        assert last_error is not None, "a model has at least one route"
+        raise last_error
 
-    def backend_of(self, route: Route) -> Backend:
+    def _backend_of(self, route: Route) -> Backend:
         return self._backends[route.model.backend]
-
-    def order(self, call: Call) -> list[Route]:
-        return attempt_order(self._routes, call.affinity)
 
     @property
     def counts_tokens(self) -> bool:
         """Tells whether all backends of the model count tokens. The count of one backend is no upper
         limit for another backend, so a single backend without a tokenizer makes the counts
         useless."""
-        return all(self.backend_of(route).counts_tokens for route in self._routes)
+        return all(self._backend_of(route).counts_tokens for route in self._routes)
 
     def prompts_sent(self, call: Call) -> int:
         return max(
-            self.backend_of(route).prompts_sent(call_on(route, call)) for route in self._routes
+            self._backend_of(route).prompts_sent(call_on(route, call)) for route in self._routes
         )
 
     async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
@@ -62,7 +76,7 @@ class FallbackBackend:
         if not self.counts_tokens:
             return None
         counting = (
-            self.backend_of(route).count_prompt_tokens(call_on(route, call), deadline=deadline)
+            self._backend_of(route).count_prompt_tokens(call_on(route, call), deadline=deadline)
             for route in self._routes
         )
         counts = await asyncio.gather(*counting)
@@ -70,7 +84,7 @@ class FallbackBackend:
         return max(known) if len(known) == len(counts) else None
 
     def health(self) -> BackendHealth:
-        parts = [self.backend_of(route).health() for route in self._routes]
+        parts = [self._backend_of(route).health() for route in self._routes]
         return BackendHealth(
             name=self.name,
             ready=any(part.ready for part in parts),
@@ -83,56 +97,6 @@ class FallbackBackend:
 
     async def close(self) -> None:
         """Does nothing, because the owner of the backends closes them."""
-
-
-class _FallbackCall:
-    """Sends one call to one backend after another until a backend answers."""
-
-    def __init__(self, backend: FallbackBackend, call: Call, deadline: float) -> None:
-        self._backend = backend
-        self._call = call
-        self._deadline = deadline
-        # The attempt that is in progress, or that gave the answer.
-        self._attempt: BackendCall | None = None
-
-    @property
-    def sent(self) -> bool:
-        return self._attempt is not None and self._attempt.sent
-
-    async def __aenter__(self) -> Answer:
-        loop = asyncio.get_running_loop()
-        last_error: TollkeeperError | None = None
-        for route in self._backend.order(self._call):
-            try:
-                return await self._try(route)
-            except (
-                BackendFailed,
-                RateLimited,
-                Unavailable,
-                DeadlineExceeded,
-                OptionUnsupported,
-            ) as error:
-                if error.charged or loop.time() >= self._deadline:
-                    raise
-                last_error = error
-        assert last_error is not None, "a model has at least one route"
-        raise last_error
-
-    async def _try(self, route: Route) -> Answer:
-        backend = self._backend.backend_of(route)
-        call = call_on(route, self._call)
-        attempt = self._attempt = backend.open(call, deadline=self._deadline)
-        answer = await attempt.__aenter__()
-        return replace(answer, backend=route.model.backend, prompts=backend.prompts_sent(call))
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        assert self._attempt is not None
-        await self._attempt.__aexit__(exc_type, exc, traceback)
 
 
 def call_on(route: Route, call: Call) -> Call:

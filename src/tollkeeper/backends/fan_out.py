@@ -8,13 +8,18 @@ fails.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from types import TracebackType
+from collections.abc import Sequence
 
 import msgspec
 from msgspec.structs import replace
 
-from tollkeeper.backends.port import Answer, Backend, BackendCall, BackendHealth
+from tollkeeper.backends.port import (
+    Answering,
+    AnswerReceiver,
+    Backend,
+    BackendHealth,
+    EventCollector,
+)
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Batch, Call, Delta, Event, UsageReport
 from tollkeeper.domain.metering import read_usage
@@ -41,10 +46,10 @@ class FanOutBackend:
         self._backend = backend
         self._concurrency = concurrency
 
-    def open(self, call: Call, *, deadline: float) -> BackendCall:
+    def answer(self, call: Call, receiver: AnswerReceiver, *, deadline: float) -> Answering:
         if call.choices == 1:
-            return self._backend.open(call, deadline=deadline)
-        return _FanOutCall(self._backend, call, deadline, self._concurrency)
+            return self._backend.answer(call, receiver, deadline=deadline)
+        return _FanOutCall(self._backend, call, receiver, deadline).run(self._concurrency)
 
     @property
     def counts_tokens(self) -> bool:
@@ -67,77 +72,62 @@ class FanOutBackend:
 
 
 class _FanOutCall:
-    """Runs one call as several parts. The object is both the context manager of the call and
-    the iterator over the batches of events of all parts."""
+    """Runs one call as several parts."""
 
-    def __init__(self, backend: Backend, call: Call, deadline: float, concurrency: int) -> None:
+    def __init__(
+        self, backend: Backend, call: Call, receiver: AnswerReceiver, deadline: float
+    ) -> None:
         self._backend = backend
         self._call = call
+        self._receiver = receiver
         self._deadline = deadline
-        self._tasks_max = min(concurrency, call.choices)
-        if call.is_large:
-            self._tasks_max = min(self._tasks_max, LARGE_CALL_REQUESTS_MAX)
         self._tasks: list[asyncio.Task[None]] = []
-        self._part_calls: list[BackendCall] = []
-        self._parts_begun = 0
+        self._parts: list[_Part] = []
         self._parts_ended = 0
         # The number of parts that failed without being charged.
         self._parts_refused = 0
-        # The batches that the reader has not read yet.
+        # The batches that the receiver has not received yet.
         self._waiting: deque[list[Event]] = deque()
-        # Set when there is a new batch, or when a part ends. The reader waits for this event.
+        # Set when there is a new batch, or when a part ends. `run` waits for this event.
         self._changed = asyncio.Event()
-        # Set when the reader has read a batch. If too many batches wait, the parts wait for this event.
+        # Set when a batch leaves `_waiting`. If too many batches wait, the parts wait for this event.
         self._room = asyncio.Event()
         self._reports: list[ReportedUsage | None] = [None] * call.choices
         # A usage report with an impossible count (`UsageReport.absurd`).
         self._absurd: FreeObject | None = None
-        self._replica = ""
         self._opened = False
         # Whether any part has produced output. If so, the call may have been charged.
         self._produced = False
         self._failure: BaseException | None = None
-        self._reported = False
 
-    @property
-    def sent(self) -> bool:
-        """Tells whether the request of any part was sent."""
-        return any(part.sent for part in self._part_calls)
-
-    async def __aenter__(self) -> Answer:
-        for _ in range(self._tasks_max):
+    async def run(self, concurrency: int) -> None:
+        """Runs the parts, and passes their events to the receiver."""
+        call, receiver = self._call, self._receiver
+        tasks_max = min(concurrency, call.choices)
+        if call.is_large:
+            tasks_max = min(tasks_max, LARGE_CALL_REQUESTS_MAX)
+        for _ in range(tasks_max):
             task = asyncio.create_task(self._run_parts(), name="fan-out task")
             task.add_done_callback(self._task_ended)
             self._tasks.append(task)
         try:
-            # Waits until there is a batch, and puts the batch back for the first `__anext__`.
-            self._waiting.appendleft(await self._next_batch())
-        except BaseException:
-            await self._stop()
-            raise
-        return Answer(self._replica, self, prompts_begun=self._prompts_begun)
+            while batch := await self._next_batch():
+                await receiver.take(batch)
+            usage = merged_usage(call, self._reports) or ReportedUsage()
+            report = UsageReport(usage) if self._absurd is None else UsageReport(None, self._absurd)
+            await receiver.take([report])
+        finally:
+            try:
+                await self._stop()
+            finally:
+                if receiver.replica is not None:
+                    # Only the prompts that were sent and not refused are charged. The backend has
+                    # begun to answer, so at least one prompt was sent.
+                    receiver.set_prompts_sent(max(1, len(self._parts) - self._parts_refused))
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._stop()
-
-    def __aiter__(self) -> AsyncIterator[Batch]:
-        return self
-
-    async def __anext__(self) -> Batch:
-        batch = await self._next_batch()
-        if batch:
-            return batch
-        if self._reported:
-            raise StopAsyncIteration
-        self._reported = True
-        if self._absurd is not None:
-            return [UsageReport(None, self._absurd)]
-        return [UsageReport(merged_usage(self._call, self._reports) or ReportedUsage())]
+    def update_sent(self) -> None:
+        """Tells the receiver whether the request of any part was sent."""
+        self._receiver.sent = any(part.sent for part in self._parts)
 
     async def _next_batch(self) -> list[Event]:
         """Returns the next events of any part. Returns an empty list if all parts have ended.
@@ -171,28 +161,27 @@ class _FanOutCall:
 
     async def _run_parts(self) -> None:
         """Runs one part after another, until all parts have begun or any part has failed."""
-        while self._failure is None and self._parts_begun < self._call.choices:
-            part = self._parts_begun
-            self._parts_begun += 1
-            await self._run_part(part)
+        while self._failure is None and len(self._parts) < self._call.choices:
+            part = _Part(self, len(self._parts))
+            self._parts.append(part)
+            call = _part_call(self._call, part.number)
+            await self._backend.answer(call, part, deadline=self._deadline)
             self._parts_ended += 1
             self._changed.set()
 
-    async def _run_part(self, part: int) -> None:
-        call = _part_call(self._call, part)
-        part_call = self._backend.open(call, deadline=self._deadline)
-        self._part_calls.append(part_call)
-        async with part_call as answer:
-            self._replica = self._replica or answer.replica
-            async for batch in answer.batches:
-                events = self._events_of_part(part, batch)
-                if not events:
-                    continue
-                while len(self._waiting) >= _WAITING_BATCHES_MAX:
-                    self._room.clear()
-                    await self._room.wait()
-                self._waiting.append(events)
-                self._changed.set()
+    async def take(self, part: "_Part", batch: Batch) -> None:
+        """Receives events of a part."""
+        receiver = self._receiver
+        if receiver.replica is None:
+            receiver.replica, receiver.backend = part.replica, part.backend
+        events = self._events_of_part(part.number, batch)
+        if not events:
+            return
+        while len(self._waiting) >= _WAITING_BATCHES_MAX:
+            self._room.clear()
+            await self._room.wait()
+        self._waiting.append(events)
+        self._changed.set()
 
     def _events_of_part(self, part: int, batch: Batch) -> list[Event]:
         events: list[Event] = []
@@ -219,15 +208,34 @@ class _FanOutCall:
             tier_report = ReportedUsage(service_tier=service_tier)
             self._reports[part] = merged(self._reports[part], tier_report)
 
-    def _prompts_begun(self) -> int:
-        return self._parts_begun - self._parts_refused
-
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         failure = None if task.cancelled() else task.exception()
         if isinstance(failure, TollkeeperError) and not failure.charged:
             self._parts_refused += 1
         self._failure = self._failure or failure
         self._changed.set()
+
+
+class _Part(EventCollector):
+    """Receives the answer to one part."""
+
+    def __init__(self, call: _FanOutCall, number: int) -> None:
+        super().__init__()
+        self._call = call
+        self.number = number
+        self._sent = False
+
+    @property
+    def sent(self) -> bool:
+        return self._sent
+
+    @sent.setter
+    def sent(self, sent: bool) -> None:
+        self._sent = sent
+        self._call.update_sent()
+
+    async def take(self, batch: Batch) -> None:
+        await self._call.take(self, batch)
 
 
 def merged_usage(call: Call, reports: Sequence[ReportedUsage | None]) -> ReportedUsage | None:

@@ -61,19 +61,19 @@ class ReplicaHealth:
     __slots__ = (
         "_backoff_s",
         "_failed_for",
+        "_failures",
         "_rule",
         "ejected_until",
-        "failures",
         "is_failing",
+        "is_sound",
         "last_failure",
         "state",
     )
 
     def __init__(self, rule: EjectionRule) -> None:
         self._rule = rule
-        # The number of failures since the last success or ejection. If it is 0, a success of a healthy
-        # replica changes nothing.
-        self.failures = 0
+        # The number of failures since the last success or ejection.
+        self._failures = 0
         # The organizations whose calls failed since the last success.
         self._failed_for: set[Hashable] = set()
         self._backoff_s = rule.ejection_s
@@ -81,6 +81,8 @@ class ReplicaHealth:
         self.ejected_until = 0.0
         # The reason why the last call failed. Empty after a successful call.
         self.last_failure = ""
+        # Whether the last call that counts was successful. A further success then changes nothing.
+        self.is_sound = True
         # Whether the replica stays in use only because it is the last healthy replica of its backend.
         self.is_failing = False
 
@@ -112,6 +114,7 @@ class ReplicaHealth:
             self._forget_failures()
             self.last_failure = ""
             self.is_failing = False
+            self.is_sound = True
 
     def failed(
         self,
@@ -128,14 +131,15 @@ class ReplicaHealth:
         unless `is_last_healthy` is True. `organizations_active` is the number of organizations that
         currently use the backend."""
         self.last_failure = reason
+        self.is_sound = False
         if self.state is ReplicaState.HEALTHY:
-            self.failures += 1
+            self._failures += 1
             if len(self._failed_for) < _REMEMBERED_MAX:
                 self._failed_for.add(organization)
             rule = self._rule
             # The number of organizations whose calls must have failed.
             needed = min(rule.organizations_to_eject, rule.failures_to_eject, organizations_active)
-            if self.failures >= rule.failures_to_eject and len(self._failed_for) >= needed:
+            if self._failures >= rule.failures_to_eject and len(self._failed_for) >= needed:
                 self.is_failing = is_last_healthy
                 if not is_last_healthy:
                     self._eject(now)
@@ -158,8 +162,8 @@ class ReplicaHealth:
         self._forget_failures()
 
     def _forget_failures(self) -> None:
-        if self.failures:
-            self.failures = 0
+        if self._failures:
+            self._failures = 0
             self._failed_for.clear()
 
 

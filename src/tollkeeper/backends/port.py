@@ -1,13 +1,12 @@
 """Defines the interface through which the services use a backend."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from tollkeeper.domain.inference import Batch, Call
+from tollkeeper.domain.inference import Batch, Call, Event
 
 
 class ReplicaReport(msgspec.Struct, frozen=True, gc=False):
@@ -47,46 +46,55 @@ class BackendHealth:
 # encoded as a JSON string. Returns False if the text cannot be written now. In this case the reader
 # of the answer emits the same text as an event.
 TextWriter: TypeAlias = Callable[[bytes], bool]
-# Starts to relay pieces of an answer that contain only text, as soon as they arrive: to a writer, and
-# to a function that counts the text.
-TextRelay: TypeAlias = Callable[[TextWriter, Callable[[str], None]], None]
+# The coroutine of a call to a backend.
+Answering: TypeAlias = Coroutine[Any, Any, None]
+# Writes text to the client, and counts text that was written.
+TextFunctions: TypeAlias = tuple[TextWriter, Callable[[str], None]]
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """Represents an answer that has begun, which means that the backend has accepted the call."""
+class AnswerReceiver(Protocol):
+    """Receives the answer to one call. The backend sets the attributes."""
 
-    replica: str
-    batches: AsyncIterator[Batch]
-    # The backend that serves the call, if the model has several backends. Otherwise empty.
-    backend: str = ""
-    # The number of times that the backend receives the prompt. 0 means the result of
-    # `Backend.prompts_sent`.
-    prompts: int = 0
-    # Returns the number of prompts that were sent so far and not refused. If the answer is
-    # incomplete, only these prompts are charged. None if the call sends its prompt only once.
-    prompts_begun: Callable[[], int] | None = None
-    # None if every piece comes as an event.
-    relay_text: TextRelay | None = None
+    # Whether the request of the current attempt was sent. Before the request is sent, the backend
+    # cannot charge for the call.
+    sent: bool
+    # The replica and the backend that have begun to answer, which means that the backend has accepted
+    # the call. `replica` is None until then.
+    replica: str | None
+    backend: str | None
 
-
-class BackendCall(Protocol):
-    """Represents one call to a backend as a context manager. Entering sends the call, and the answer
-    is read inside the context."""
-
-    @property
-    def sent(self) -> bool:
-        """Tells whether the request of the current attempt was sent. Before the request is sent, the
-        backend cannot charge for the call."""
+    def take(self, batch: Batch) -> Awaitable[None]:
+        """Receives the next events of the answer."""
         ...
 
-    async def __aenter__(self) -> Answer: ...
+    def text_functions(self) -> TextFunctions | None:
+        """Returns functions to which the backend may pass further text directly. Called after the
+        first events of a stream were received. Returns None if all text must come as events."""
+        ...
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+    def set_prompts_sent(self, prompts: int) -> None:
+        """Sets the number of prompts that the call is charged for. Called if this number may differ
+        from `Backend.prompts_sent`."""
+        ...
+
+
+class EventCollector:
+    """Receives an answer, and stores its events."""
+
+    sent = False
+    replica: str | None = None
+    backend: str | None = None
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    async def take(self, batch: Batch) -> None:
+        self.events += batch
+
+    def text_functions(self) -> TextFunctions | None:
+        return None
+
+    def set_prompts_sent(self, prompts: int) -> None: ...
 
 
 class Backend(Protocol):
@@ -94,23 +102,22 @@ class Backend(Protocol):
 
     name: str
 
-    def open(self, call: Call, *, deadline: float) -> BackendCall:
-        """Returns the context manager of the call. Entering it sends the call, and returns when the
-        backend has accepted the call and begun to answer. Leaving it, even by an exception, stops
-        the call and frees its connection.
+    def answer(self, call: Call, receiver: AnswerReceiver, *, deadline: float) -> Answering:
+        """Sends the call, and passes the answer to the receiver until it is complete: every choice has
+        finished, and the backend has sent the end of its stream or a complete JSON body. If the
+        coroutine is cancelled or the receiver raises an error, the call is stopped and its connection
+        is freed.
 
         `deadline` is a time of the event loop's clock. It limits the time until the end of the
         answer.
 
-        Entering raises only domain errors: InvalidRequest and OptionUnsupported (the backend's
-        protocol cannot represent the call, so it was not sent), ProviderRejected (the backend
-        answered 400 or 422), RateLimited (429), Unavailable (for example, all connections are in use,
-        or the gateway's credential is not valid), DeadlineExceeded, BackendFailed (any other failure).
-        The attribute `charged` of the error is True if the backend may have run the call.
-
-        The iterator `Answer.batches` ends after a complete answer: every choice has finished, and
-        the backend has sent the end of its stream or a complete JSON body. After an incomplete
-        answer, the iterator raises an error, in most cases BackendFailed.
+        Raises only domain errors, and the errors of the receiver. Errors before the answer begins:
+        InvalidRequest and OptionUnsupported (the backend's protocol cannot represent the call, so it
+        was not sent), ProviderRejected (the backend answered 400 or 422), RateLimited (429),
+        Unavailable (for example, all connections are in use, or the gateway's credential is not
+        valid), DeadlineExceeded, BackendFailed (any other failure). After an incomplete answer, the
+        error is BackendFailed in most cases. The attribute `charged` of the error is True if the
+        backend may have run the call.
         """
         ...
 

@@ -9,29 +9,33 @@ from urllib.parse import urljoin, urlsplit
 from tollkeeper.backends.config import BackendConfig
 from tollkeeper.backends.credentials import Credential, OutgoingRequest
 from tollkeeper.backends.health import EjectionRule, ReplicaHealth
+from tollkeeper.backends.streamed_answer import StreamedAnswer
 from tollkeeper.backends.tokenizers import TokenizeRequest, read_count, tokenize_request
+from tollkeeper.backends.transport.framing import open_parser
 from tollkeeper.backends.transport.http1 import Connection, HttpFailure
 from tollkeeper.backends.transport.pool import open_pool
-from tollkeeper.backends.wires import wire_for
+from tollkeeper.backends.wires import beta_header, wire_for
+from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
 from tollkeeper.domain.inference import Call
 
-JSON = b"application/json"
+_JSON = b"application/json"
 # The maximum size of the answer to a token count request.
 _COUNT_BYTES_MAX = 1 << 20
 _USER_AGENT = "tollkeeper"
-# The maximum number of cached `_PreparedHeaders`. A model with its own path needs two: one for
-# streams, one for JSON.
-_HEADERS_MAX = 4096
+# The maximum number of cached `PreparedRequest` objects. A model needs up to three: for streams, for
+# JSON answers and for token counts.
+_REQUESTS_MAX = 4096
 
 
-class _PreparedHeaders(NamedTuple):
-    """Contains the header lines that are the same for every request with the same path and accepted
-    content type."""
+class PreparedRequest(NamedTuple):
+    """Contains the data that all requests of one kind for one model share."""
 
     path: str
+    # The accepted content type.
+    accept: bytes
     # The request line and the header lines, as they are sent, with those of a fixed credential.
-    encoded: bytes
+    head: bytes
 
 
 class Replica:
@@ -41,7 +45,7 @@ class Replica:
         self.url = url
         self.config = config
         self._credential = credential
-        # Whether `credential_headers` has to be called for each request.
+        # Whether each request needs its own headers of the credential.
         self.credential_changes = credential.fixed_headers is None
         address = urlsplit(url)
         self._base = url.rstrip("/")
@@ -61,46 +65,64 @@ class Replica:
         # The number of calls in flight.
         self.in_flight = 0
         self.wire = wire_for(config)
-        self.stream_type = self.wire.framing.value.encode("ascii")
         self._shared_headers = _shared_headers(
             address.netloc, {**self.wire.headers, **config.headers}
         )
-        # The keys are the path and the accepted content type. On some backends each model has its
-        # own path.
-        self._prepared_headers: dict[tuple[str, bytes], _PreparedHeaders] = {}
+        # The keys are the upstream model and whether the answer is streamed. None stands for a token
+        # count request.
+        self.requests: dict[tuple[str, bool | None], PreparedRequest] = {}
         self._tokenize = tokenize_request(config)
 
-    def request_head(self, path: str, accept: bytes, own_headers: bytes, body_length: int) -> bytes:
-        """Builds the request line and the headers of one request. `path` is relative to the base
-        address of the replica; if `path` begins with a slash, it is relative to the scheme, host
-        and port. `own_headers` are additional header lines for this request only."""
-        prepared = self._prepared_headers.get((path, accept)) or self._prepare_headers(path, accept)
-        return b"%b%bcontent-length: %d\r\n\r\n" % (prepared.encoded, own_headers, body_length)
-
-    async def credential_headers(
-        self, path: str, accept: bytes, body: bytes, deadline: float
-    ) -> bytes:
-        """Returns the header lines of a credential that changes, for this request. Raises the errors
-        of `Credential.headers_for`."""
-        prepared = self._prepared_headers.get((path, accept)) or self._prepare_headers(path, accept)
-        outgoing = OutgoingRequest(self._netloc, prepared.path, body)
-        headers = await self._credential.headers_for(outgoing, deadline=deadline)
-        self.secrets = (*self._credential.secrets, *self._address_texts)
-        return headers
-
-    def _prepare_headers(self, path: str, accept: bytes) -> _PreparedHeaders:
-        if len(self._prepared_headers) >= _HEADERS_MAX:
-            self._prepared_headers.clear()
+    def prepare(self, model: Model, streamed: bool | None) -> PreparedRequest:
+        """Prepares the requests for a model, and stores the result in `requests`. The wire's path is
+        relative to the base address of the replica. If the path begins with a slash, it is relative
+        to the scheme, host and port."""
+        if len(self.requests) >= _REQUESTS_MAX:
+            self.requests.clear()
+        if streamed is None:
+            assert self._tokenize is not None
+            path = self._tokenize.path_for(model)
+        else:
+            path = self.wire.path_for(model, stream=streamed)
         address = urlsplit(urljoin(f"{self._base}/", path))
         full_path = f"{address.path}?{address.query}" if address.query else address.path
-        encoded = b"POST %b HTTP/1.1\r\n%baccept: %b\r\n%b" % (
+        accept = self.wire.framing.value.encode("ascii") if streamed else _JSON
+        head = b"POST %b HTTP/1.1\r\n%baccept: %b\r\n%b" % (
             full_path.encode("ascii"),
             self._shared_headers,
             accept,
             self._credential.fixed_headers or b"",
         )
-        prepared = self._prepared_headers[path, accept] = _PreparedHeaders(full_path, encoded)
-        return prepared
+        request = PreparedRequest(full_path, accept, head)
+        self.requests[model.upstream_model, streamed] = request
+        return request
+
+    async def own_headers(
+        self, request: PreparedRequest, call: Call, body: bytes, deadline: float
+    ) -> bytes:
+        """Returns the header lines of this request only: the trace context, the beta flags, and the
+        headers of a credential that changes."""
+        headers = b"traceparent: %b\r\n" % call.outgoing_trace if call.outgoing_trace else b""
+        if call.beta_flags:
+            headers += beta_header(self.wire, call)
+        if self.credential_changes:
+            headers += await self._credential_headers(request, body, deadline)
+        return headers
+
+    async def _credential_headers(
+        self, request: PreparedRequest, body: bytes, deadline: float
+    ) -> bytes:
+        """Returns the header lines of a credential that changes, for this request. Raises the errors
+        of `Credential.headers_for`."""
+        outgoing = OutgoingRequest(self._netloc, request.path, body)
+        headers = await self._credential.headers_for(outgoing, deadline=deadline)
+        self.secrets = (*self._credential.secrets, *self._address_texts)
+        return headers
+
+    def read_stream(self, connection: Connection, call: Call) -> StreamedAnswer:
+        reader = self.wire.open_stream(call, secrets=self.secrets)
+        parser = open_parser(self.wire.framing, self.config.record_bytes_max)
+        return StreamedAnswer(connection, reader, parser)
 
     def doubt_credential(self) -> None:
         self._credential.doubt()
@@ -122,10 +144,12 @@ class Replica:
 
     async def _count(self, tokenize: TokenizeRequest, call: Call, deadline: float) -> int | None:
         body = tokenize.encode(call)
-        path, own_headers = tokenize.path_for(call.model), tokenize.headers_for(call)
+        prepared = (call.model.upstream_model, None)
+        request = self.requests.get(prepared) or self.prepare(call.model, None)
+        own_headers = tokenize.headers_for(call)
         if self.credential_changes:
-            own_headers += await self.credential_headers(path, JSON, body, deadline)
-        head = self.request_head(path, JSON, own_headers, len(body))
+            own_headers += await self._credential_headers(request, body, deadline)
+        head = b"%b%bcontent-length: %d\r\n\r\n" % (request.head, own_headers, len(body))
         connection = await self.pool.acquire(
             deadline=deadline, organization=call.organization_id.int
         )
@@ -135,16 +159,15 @@ class Replica:
             await answered
             if connection.status != 200:
                 return None
-            check_content(connection, JSON)
+            check_content(connection.headers, _JSON)
             return read_count(await connection.read_whole(_COUNT_BYTES_MAX), tokenize.count_field)
         finally:
             self.pool.release(connection)
 
 
-def check_content(connection: Connection, expected: bytes) -> None:
+def check_content(headers: Mapping[bytes, bytes], expected: bytes) -> None:
     """Checks the headers of an answer with the status 200. Raises BackendFailed if the body is
     compressed or has another content type than expected, because its content is then unknown."""
-    headers = connection.headers
     if b"content-encoding" in headers and _is_compressed(headers[b"content-encoding"]):
         # The request does not accept compression. The gateway does not decompress, because a small
         # body could expand to any size.

@@ -15,9 +15,8 @@ an answer with the status 200 the backend may have generated output, even if the
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+import sys
 from functools import partial
-from types import TracebackType
 from typing import NoReturn
 
 from tollkeeper.backends.answer_json import MalformedAnswer, flat_error_record
@@ -26,14 +25,12 @@ from tollkeeper.backends.credentials import Credential, open_credential
 from tollkeeper.backends.failures import domain_error, is_fault_of_replica
 from tollkeeper.backends.health import AttemptKind, RecentOrganizations, ReplicaState
 from tollkeeper.backends.identity.credential import open_identity
-from tollkeeper.backends.port import Answer, BackendCall, BackendHealth, ReplicaReport
+from tollkeeper.backends.port import Answering, AnswerReceiver, BackendHealth, ReplicaReport
 from tollkeeper.backends.refusals import refusal, refusal_record
-from tollkeeper.backends.replica import JSON, Replica, check_content
+from tollkeeper.backends.replica import Replica, check_content
 from tollkeeper.backends.streamed_answer import StreamedAnswer
-from tollkeeper.backends.transport.framing import open_parser
 from tollkeeper.backends.transport.http1 import Connection, HttpFailure
 from tollkeeper.backends.wire import WholeAnswer
-from tollkeeper.backends.wires import beta_header
 from tollkeeper.domain.affinity import rendezvous_order
 from tollkeeper.domain.errors import (
     BackendFailed,
@@ -43,7 +40,7 @@ from tollkeeper.domain.errors import (
     TollkeeperError,
     Unavailable,
 )
-from tollkeeper.domain.inference import Batch, Call, Event, Opened
+from tollkeeper.domain.inference import Call, Opened
 from tollkeeper.runtime.large_requests import run_in_thread
 from tollkeeper.runtime.timeouts import timeout
 
@@ -70,17 +67,18 @@ class RoutedBackend:
         """Opens the configured credential if none is passed."""
         self.name = config.name
         self._config = config
-        self.retries = config.retries
-        self.organizations = RecentOrganizations()
+        self._organizations = RecentOrganizations()
         self._credential = credential or _open_credential(config)
         self._replicas = [
             Replica(url, config, self._credential) for url in dict.fromkeys(config.urls)
         ]
-        # The only replica, which may always be called. Empty if there are several replicas.
-        self.only_replica = self._replicas if len(self._replicas) == 1 else []
+        # Set if there is only one replica. It may always be called.
+        self._only_replica = self._replicas[0] if len(self._replicas) == 1 else None
 
-    def open(self, call: Call, *, deadline: float) -> BackendCall:
-        return _RoutedCall(self, call, deadline)
+    def answer(self, call: Call, receiver: AnswerReceiver, *, deadline: float) -> Answering:
+        if self._only_replica is not None:
+            return self._try(self._only_replica, call, receiver, deadline)
+        return self._try_in_order(call, receiver, deadline)
 
     @property
     def counts_tokens(self) -> bool:
@@ -92,7 +90,7 @@ class RoutedBackend:
     async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
         if self._config.tokenizer is Tokenizer.NONE:
             return None
-        for replica in self.order(call, asyncio.get_running_loop().time()):
+        for replica in self._order(call, asyncio.get_running_loop().time()):
             if replica.health.state is ReplicaState.HEALTHY:
                 return await replica.count_prompt_tokens(call, deadline=deadline)
         return None
@@ -134,7 +132,7 @@ class RoutedBackend:
         for replica in self._replicas:
             await replica.close()
 
-    def order(self, call: Call, now: float) -> list[Replica]:
+    def _order(self, call: Call, now: float) -> list[Replica]:
         """Returns the replicas that may be called now, best first."""
         admitting = [replica for replica in self._replicas if replica.health.admits(now)]
         if len(admitting) <= 1:
@@ -154,7 +152,159 @@ class RoutedBackend:
         # among overloaded replicas and among the other replicas.
         return sorted(preferred, key=lambda replica: replica.in_flight >= load_limit)
 
-    def failed(
+    async def _try_in_order(self, call: Call, receiver: AnswerReceiver, deadline: float) -> None:
+        """Sends the call to one replica after another until a replica answers."""
+        loop = asyncio.get_running_loop()
+        failures = 0
+        last_error: TollkeeperError | None = None
+        for replica in self._order(call, loop.time()):
+            # During a failed attempt, another call may have begun to probe this replica.
+            if failures and not replica.health.admits(loop.time()):
+                continue
+            try:
+                await self._try(replica, call, receiver, deadline)
+            except _RETRYABLE as error:
+                failures += 1
+                has_begun, is_late = receiver.replica is not None, loop.time() >= deadline
+                if has_begun or error.charged or is_late or failures > self._config.retries:
+                    raise
+                receiver.sent, last_error = False, error
+            else:
+                return
+        # The last healthy replica is never ejected, so at least one replica was tried.
+        assert last_error is not None
+        raise last_error
+
+    async def _try(
+        self, replica: Replica, call: Call, receiver: AnswerReceiver, deadline: float
+    ) -> None:
+        """Sends the call to a replica, and passes the answer to the receiver. The health of the replica
+        is updated when the backend has either begun to answer or refused the call, and at the end of
+        the answer."""
+        owner, config, pool = call.organization_id.int, replica.config, replica.pool
+        wire, health, now = replica.wire, replica.health, asyncio.get_running_loop().time()
+        attempt = AttemptKind.NORMAL if health.is_sound else health.begin(now)
+        self._organizations.seen(owner, now)
+        replica.in_flight += 1
+        connection = None
+        try:
+            streamed = call.streamed or config.always_stream
+            prepared = (call.model.upstream_model, streamed)
+            request = replica.requests.get(prepared) or replica.prepare(call.model, streamed)
+            if call.is_large:
+                encode = partial(wire.encode_request, stream=streamed, extra=config.extra_fields)
+                body = await run_in_thread(owner, encode, call)
+            else:
+                body = wire.encode_request(call, stream=streamed, extra=config.extra_fields)
+            own_headers = b""
+            if call.outgoing_trace or call.beta_flags or replica.credential_changes:
+                own_headers = await replica.own_headers(request, call, body, deadline)
+            head = b"%b%bcontent-length: %d\r\n\r\n" % (request.head, own_headers, len(body))
+            try:
+                connection = await pool.acquire(deadline=deadline, organization=owner)
+                receiver.sent = True
+                answered = connection.send(head, body, deadline=deadline)
+                del body  # so that the connection holds the only reference, until the body is sent
+                await answered
+                if connection.status != 200:
+                    await _refuse(replica, connection)
+                check_content(connection.headers, request.accept)
+                if streamed:
+                    stream = replica.read_stream(connection, call)
+                    await stream.begin()
+                else:
+                    body = await connection.read_whole(config.body_bytes_max)
+                    try:
+                        whole = wire.read_whole(call, body, secrets=replica.secrets)
+                    except MalformedAnswer as error:
+                        whole = _read_malformed(replica, body, error)
+            except HttpFailure as failure:
+                # If the request was sent, the backend may have run the call.
+                raise domain_error(failure, charged=receiver.sent) from failure
+        except BaseException as error:
+            replica.in_flight -= 1
+            if connection is not None:
+                pool.release(connection)
+            self._note_failure(replica, attempt, call, error, deadline)
+            raise
+        receiver.replica, receiver.backend = replica.url, self.name
+        if streamed:
+            await self._pass_on(stream, replica, call, receiver, attempt)
+            return
+        replica.in_flight -= 1
+        pool.release(connection)
+        if whole.shortfall is not None or not health.is_sound:
+            self._note_answer(replica, attempt, call, whole.shortfall)
+        await receiver.take(whole.events)
+        if whole.shortfall is not None:
+            raise whole.shortfall
+
+    async def _pass_on(
+        self,
+        stream: StreamedAnswer,
+        replica: Replica,
+        call: Call,
+        receiver: AnswerReceiver,
+        attempt: AttemptKind,
+    ) -> None:
+        """Passes a stream to its receiver until it is complete."""
+        if attempt is AttemptKind.PROBE:
+            replica.health.succeeded(attempt)
+        is_first = True
+        try:
+            async for batch in stream:
+                await receiver.take(batch)
+                if is_first:
+                    # The client's stream has begun, so further text can be written to it directly.
+                    is_first = False
+                    text_functions = receiver.text_functions()
+                    if text_functions is not None:
+                        stream.relay_text(*text_functions)
+        finally:
+            replica.in_flight -= 1
+            replica.pool.release(stream.release(), after_stream=stream.read_to_end)
+            # If the attempt was a probe, the probe ended when the answer began.
+            if stream.failed:
+                self._failed(replica, AttemptKind.NORMAL, call, sys.exception())
+            elif stream.completed and not replica.health.is_sound:
+                replica.health.succeeded(AttemptKind.NORMAL)
+
+    def _note_answer(
+        self, replica: Replica, attempt: AttemptKind, call: Call, shortfall: TollkeeperError | None
+    ) -> None:
+        """Records an answer that is not streamed in the health of its replica. The shortfall is the
+        reason why the answer is incomplete."""
+        if shortfall is None or attempt is AttemptKind.PROBE:
+            replica.health.succeeded(attempt)
+        if is_fault_of_replica(shortfall):
+            self._failed(replica, AttemptKind.NORMAL, call, shortfall)
+
+    def _note_failure(
+        self,
+        replica: Replica,
+        attempt: AttemptKind,
+        call: Call,
+        error: BaseException,
+        deadline: float,
+    ) -> None:
+        """Records an attempt that ended with an error, before an answer began, in the health of its
+        replica."""
+        now = asyncio.get_running_loop().time()
+        health, is_late = replica.health, isinstance(error, DeadlineExceeded)
+        if is_late and now >= deadline:
+            # The deadline of the call passed. A client can cause a passed deadline, so the
+            # attempt does not count as a failure of the replica.
+            health.abandoned(attempt, now)
+        elif is_late or (isinstance(error, BackendFailed) and is_fault_of_replica(error)):
+            self._failed(replica, attempt, call, error)
+        elif isinstance(error, (BackendFailed, ProviderRejected, RateLimited)):
+            health.succeeded(attempt)
+        else:
+            # For example, the call was cancelled, or no connection was free. Neither shows whether
+            # the replica works.
+            health.abandoned(attempt, now)
+
+    def _failed(
         self, replica: Replica, kind: AttemptKind, call: Call, error: BaseException | None
     ) -> None:
         """Records that a call failed at a replica. The last healthy replica of the backend stays in
@@ -167,7 +317,7 @@ class RoutedBackend:
             kind,
             now,
             call.organization_id.int,
-            organizations_active=self.organizations.count(now),
+            organizations_active=self._organizations.count(now),
             is_last_healthy=not has_spare,
             reason=_reason(error),
         )
@@ -187,197 +337,35 @@ def _open_credential(config: BackendConfig) -> Credential:
     return open_credential(config.credential, config.api_key, config.api_key_file)
 
 
-class _RoutedCall:
-    """Sends one call to one replica after another until a replica answers. For an answer that is not
-    streamed, the object is also the iterator over the answer's events, which are one batch."""
-
-    # The replica of the attempt that is in progress, or that gave the answer.
-    _replica: Replica
-    # Whether the request of this attempt was passed to a connection. From then on, the backend may
-    # receive the request.
-    sent = False
-    _stream: StreamedAnswer | None = None
-    # The events of an answer that is not streamed, until `__anext__` returns them.
-    _unread_events: list[Event] | None = None
-    # The error that says why an answer that is not streamed is incomplete. `__anext__` raises the
-    # error after it has returned the events.
-    _shortfall: TollkeeperError | None = None
-
-    def __init__(self, backend: RoutedBackend, call: Call, deadline: float) -> None:
-        self._backend = backend
-        self._call = call
-        self._deadline = deadline
-
-    async def __aenter__(self) -> Answer:
-        backend, call = self._backend, self._call
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        failures = 0
-        last_error: TollkeeperError | None = None
-        for replica in backend.only_replica or backend.order(call, now):
-            # During a failed attempt, another call may have begun to probe this replica.
-            if failures and not replica.health.admits(now):
-                continue
-            kind = replica.health.begin(now)
-            backend.organizations.seen(call.organization_id.int, now)
-            self._replica = replica
-            replica.in_flight += 1
-            try:
-                try:
-                    answer = await self._send(replica)
-                except BaseException as error:
-                    replica.in_flight -= 1
-                    now = loop.time()
-                    self._note_failure(kind, error, now)
-                    raise
-            except _RETRYABLE as error:
-                failures += 1
-                if error.charged or now >= self._deadline or failures > backend.retries:
-                    raise
-                self.sent, last_error = False, error
-                continue
-            if kind is AttemptKind.PROBE:
-                replica.health.succeeded(kind)
-            return answer
-        # The last healthy replica is never ejected, so at least one replica was tried.
-        assert last_error is not None
-        raise last_error
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        replica, stream = self._replica, self._stream
-        replica.in_flight -= 1
-        if stream is None:
-            completed = self._shortfall is None
-            failed = not completed and is_fault_of_replica(self._shortfall)
-        else:
-            replica.pool.release(stream.release(), after_stream=stream.read_to_end)
-            completed, failed = stream.completed, stream.failed
-        # If the attempt was a probe, the probe ended when the answer began.
-        if failed:
-            self._backend.failed(replica, AttemptKind.NORMAL, self._call, exc)
-        elif completed and replica.health.failures:
-            replica.health.succeeded(AttemptKind.NORMAL)
-
-    def __aiter__(self) -> AsyncIterator[Batch]:
-        return self
-
-    async def __anext__(self) -> Batch:
-        """Returns the one batch of an answer that is not streamed. A streamed answer has its own
-        iterator (`StreamedAnswer`)."""
-        if self._unread_events is not None:
-            batch, self._unread_events = self._unread_events, None
-            return batch
-        if self._shortfall is not None:
-            raise self._shortfall
-        raise StopAsyncIteration
-
-    async def _send(self, replica: Replica) -> Answer:
-        """Sends the request to a replica, and reads until the backend has either begun to answer or
-        refused the call. If the answer is not streamed, reads the whole answer."""
-        call, deadline = self._call, self._deadline
-        config, wire = replica.config, replica.wire
-        streamed, owner = call.streamed or config.always_stream, call.organization_id.int
-        if call.is_large:
-            encode = partial(wire.encode_request, call, stream=streamed, extra=config.extra_fields)
-            body = await run_in_thread(owner, encode)
-        else:
-            body = wire.encode_request(call, stream=streamed, extra=config.extra_fields)
-        path, accept = wire.path_for(call.model, stream=streamed), JSON
-        if streamed:
-            accept = replica.stream_type
-        own_headers = b""
-        if call.outgoing_trace:
-            own_headers = b"traceparent: %b\r\n" % call.outgoing_trace
-        if call.beta_flags:
-            own_headers += beta_header(wire, call)
-        if replica.credential_changes:
-            own_headers += await replica.credential_headers(path, accept, body, deadline)
-        head = replica.request_head(path, accept, own_headers, len(body))
+async def _refuse(replica: Replica, connection: Connection) -> NoReturn:
+    """Raises the error for an answer with another status than 200."""
+    body, status, headers = b"", connection.status, connection.headers
+    if b"content-encoding" not in headers:
         try:
-            connection = await replica.pool.acquire(deadline=deadline, organization=owner)
-        except HttpFailure as failure:
-            raise domain_error(failure, charged=False) from failure
-        try:
-            self.sent = True
-            answered = connection.send(head, body, deadline=deadline)
-            del body  # so that the connection holds the only reference, until the body is sent
-            await answered
-            if connection.status != 200:
-                await self._refuse(connection)
-            check_content(connection, accept)
-            if streamed:
-                reader = wire.open_stream(call, secrets=replica.secrets)
-                parser = open_parser(wire.framing, config.record_bytes_max)
-                stream = StreamedAnswer(connection, reader, parser)
-                await stream.begin()
-                self._stream = stream
-                return Answer(replica.url, stream, relay_text=stream.relay_text)
-            body = await connection.read_whole(config.body_bytes_max)
-        except BaseException as error:
-            replica.pool.release(connection)
-            if isinstance(error, HttpFailure):
-                # The request was sent, so the backend may have run the call.
-                raise domain_error(error, charged=True) from error
-            raise
-        replica.pool.release(connection)
-        try:
-            whole = wire.read_whole(call, body, secrets=replica.secrets)
-        except MalformedAnswer as error:
-            whole = self._read_malformed(body, error)
-        self._unread_events, self._shortfall = whole.events, whole.shortfall
-        return Answer(replica.url, self)
+            with timeout(_REFUSAL_TIMEOUT_S):
+                body = await connection.read_whole(_REFUSAL_BYTES_MAX)
+        except (TimeoutError, HttpFailure):
+            body = b""
+    if status in _CREDENTIAL_REFUSED:
+        replica.doubt_credential()
+    raise refusal(
+        status,
+        body,
+        retry_after=headers.get(b"retry-after"),
+        secrets=replica.secrets,
+        kind=headers.get(b"x-amzn-errortype"),
+    )
 
-    async def _refuse(self, connection: Connection) -> NoReturn:
-        """Raises the error for an answer with another status than 200."""
-        body, status, headers = b"", connection.status, connection.headers
-        if b"content-encoding" not in headers:
-            try:
-                with timeout(_REFUSAL_TIMEOUT_S):
-                    body = await connection.read_whole(_REFUSAL_BYTES_MAX)
-            except (TimeoutError, HttpFailure):
-                body = b""
-        if status in _CREDENTIAL_REFUSED:
-            self._replica.doubt_credential()
-        raise refusal(
-            status,
-            body,
-            retry_after=headers.get(b"retry-after"),
-            secrets=self._replica.secrets,
-            kind=headers.get(b"x-amzn-errortype"),
-        )
 
-    def _read_malformed(self, body: bytes, error: MalformedAnswer) -> WholeAnswer:
-        """Reads a body that is not a valid answer. Raises a refusal if the body is an error object.
-        Otherwise returns the usage in the body, so that the call can be charged exactly. Raises
-        BackendFailed if the body contains no usage."""
-        replica = self._replica
-        record = flat_error_record(body)
-        if record is not None:
-            raise refusal_record(record, secrets=replica.secrets)
-        failed = BackendFailed(f"The backend's answer is malformed: {error}.", charged=True)
-        report = replica.wire.read_usage(body)
-        if report is None:
-            raise failed from error
-        return WholeAnswer([Opened(), report], failed)
-
-    def _note_failure(self, kind: AttemptKind, error: BaseException, now: float) -> None:
-        """Records an attempt that ended with an error, before an answer began, in the health of its
-        replica."""
-        health, is_late = self._replica.health, isinstance(error, DeadlineExceeded)
-        if is_late and now >= self._deadline:
-            # The deadline of the call passed. A client can cause a passed deadline, so the
-            # attempt does not count as a failure of the replica.
-            health.abandoned(kind, now)
-        elif is_late or (isinstance(error, BackendFailed) and is_fault_of_replica(error)):
-            self._backend.failed(self._replica, kind, self._call, error)
-        elif isinstance(error, (BackendFailed, ProviderRejected, RateLimited)):
-            health.succeeded(kind)
-        else:
-            # For example, the call was cancelled, or no connection was free. Neither shows whether
-            # the replica works.
-            health.abandoned(kind, now)
+def _read_malformed(replica: Replica, body: bytes, error: MalformedAnswer) -> WholeAnswer:
+    """Reads a body that is not a valid answer. Raises a refusal if the body is an error object.
+    Otherwise returns the usage in the body, so that the call can be charged exactly. Raises
+    BackendFailed if the body contains no usage."""
+    record = flat_error_record(body)
+    if record is not None:
+        raise refusal_record(record, secrets=replica.secrets)
+    failed = BackendFailed(f"The backend's answer is malformed: {error}.", charged=True)
+    report = replica.wire.read_usage(body)
+    if report is None:
+        raise failed from error
+    return WholeAnswer([Opened(), report], failed)

@@ -3,9 +3,16 @@
 import asyncio
 
 import msgspec
-import pytest
 
-from tests.support.backend_calls import KEY, make, make_call, readable, routed, usage_in
+from tests.support.backend_calls import (
+    KEY,
+    answering,
+    make,
+    make_call,
+    readable,
+    routed,
+    usage_in,
+)
 from tests.support.upstream import (
     DONE,
     USAGE,
@@ -111,19 +118,19 @@ async def test_pieces_come_as_they_are_sent() -> None:
         await peer.send_chunk(b"".join(rest))
         await peer.end_chunks()
 
-    async with Upstream(slow) as upstream, routed(upstream.url) as backend:
-        deadline = asyncio.get_running_loop().time() + 10
-        async with backend.open(make_call(streamed=True), deadline=deadline) as opened_answer:
-            batches = aiter(opened_answer.batches)
-            assert await anext(batches) == [Opened(), Delta(0, "one")]
-            released.set()
-            assert readable(await anext(batches)) == [
-                Delta(0, "two"),
-                Delta(0, finish="stop"),
-                Usage(7, 3),
-            ]
-            with pytest.raises(StopAsyncIteration):
-                await anext(batches)
+    async with (
+        Upstream(slow) as upstream,
+        routed(upstream.url) as backend,
+        answering(backend, make_call(streamed=True)) as opened_answer,
+    ):
+        assert await opened_answer.next_batch() == [Opened(), Delta(0, "one")]
+        released.set()
+        assert readable(await opened_answer.next_batch()) == [
+            Delta(0, "two"),
+            Delta(0, finish="stop"),
+            Usage(7, 3),
+        ]
+        await opened_answer.task
 
 
 async def test_native_n() -> None:

@@ -21,6 +21,7 @@ from tests.support.upstream import (
     usage_chunk,
 )
 from tollkeeper.backends.chat.stream import AnswerStream
+from tollkeeper.backends.port import EventCollector, TextFunctions
 from tollkeeper.backends.streamed_answer import StreamedAnswer
 from tollkeeper.backends.transport.http1 import Connection
 from tollkeeper.backends.transport.sse import EventStreamParser
@@ -363,13 +364,13 @@ async def test_text_is_no_silence_and_its_absence_is() -> None:
         said.append(json.loads(written))
         return True
 
+    class Relaying(EventCollector):
+        def text_functions(self) -> TextFunctions:
+            return write, lambda _: None
+
     async with Upstream(verb) as upstream, routed(upstream.url, idle_timeout_s=1.5) as backend:
         deadline = asyncio.get_running_loop().time() + 20
         with pytest.raises(DeadlineExceeded, match="no data for too long"):
-            async with backend.open(make_call(streamed=True), deadline=deadline) as answer:
-                offer = answer.relay_text
-                assert offer is not None
-                async for _ in answer.batches:
-                    offer(write, lambda _: None)
+            await backend.answer(make_call(streamed=True), Relaying(), deadline=deadline)
     assert quiet.is_set()
     assert said[-1] == "11 "

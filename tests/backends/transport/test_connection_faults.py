@@ -31,10 +31,12 @@ from tests.support.upstream import (
     unanswered_url,
     unused_url,
 )
+from tollkeeper.backends.port import EventCollector
 from tollkeeper.domain.errors import (
     BackendFailed,
     DeadlineExceeded,
 )
+from tollkeeper.domain.inference import Batch
 
 # The gateway cannot connect (fault U1 in docs/conformance.md).
 
@@ -229,18 +231,20 @@ async def test_a_slow_reader_is_not_a_silent_backend() -> None:
         await peer.send_chunk(b"".join(rest))
         await peer.end_chunks()
 
+    class SlowReceiver(EventCollector):
+        async def take(self, batch: Batch) -> None:
+            await super().take(batch)
+            if len(self.events) == 2:
+                # The client reads nothing for 100 s. Only the 30 s after that are silence.
+                skip_time(100)
+                await asyncio.sleep(0.01)
+                asyncio.get_running_loop().call_soon(read.set)
+
     async with Upstream(pause) as upstream, routed(upstream.url, idle_timeout_s=40) as backend:
         deadline = asyncio.get_running_loop().time() + 1000
-        async with backend.open(make_call(streamed=True), deadline=deadline) as opened_answer:
-            count = 0
-            async for batch in opened_answer.batches:
-                count += len(batch)
-                if count == 2:
-                    # The client reads nothing for 100 s. Only the 30 s after that are silence.
-                    skip_time(100)
-                    await asyncio.sleep(0.01)
-                    asyncio.get_running_loop().call_soon(read.set)
-        assert count == 5
+        receiver = SlowReceiver()
+        await backend.answer(make_call(streamed=True), receiver, deadline=deadline)
+        assert len(receiver.events) == 5
 
 
 async def test_the_deadline_holds_for_the_whole_stream() -> None:

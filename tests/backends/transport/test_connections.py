@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.support.backend_calls import make, make_call, routed, until
+from tests.support.backend_calls import answering, make, make_call, routed, until
 from tests.support.certificates import make_certificate
 from tests.support.stream_server import StreamServer
 from tests.support.tables import each
@@ -247,9 +247,8 @@ async def test_leaving_within_the_answer_closes_the_connection_at_once() -> None
         await peer.until_left()
 
     async with Upstream(begin) as upstream, routed(upstream.url) as backend:
-        deadline = asyncio.get_running_loop().time() + 10
-        async with backend.open(make_call(streamed=True), deadline=deadline) as opened_answer:
-            await anext(aiter(opened_answer.batches))
+        async with answering(backend, make_call(streamed=True)) as opened_answer:
+            await opened_answer.next_batch()
         await until(lambda: upstream.open_connections == 0)
 
 
@@ -282,9 +281,8 @@ async def test_a_slow_reader_bounds_what_is_held() -> None:
             await asyncio.sleep(0)
 
     async with Upstream(pour) as upstream, routed(upstream.url) as backend:
-        deadline = asyncio.get_running_loop().time() + 10
         call = make_call(streamed=True, output_tokens_max=8192)
-        async with backend.open(call, deadline=deadline):
+        async with answering(backend, call):
             before = -1
             while sent != before:
                 before = sent

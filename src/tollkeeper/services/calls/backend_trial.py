@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from uuid import uuid4
 
-from tollkeeper.backends.port import Backend
+from tollkeeper.backends.port import Backend, EventCollector
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.catalog import Feature, Model
 from tollkeeper.domain.errors import TollkeeperError
@@ -68,16 +68,14 @@ class BackendTrial:
     async def _answer(self, check: str, prompt: Prompt, *, streamed: bool) -> TrialResult:
         call = self._call(prompt, streamed=streamed)
         meter = Meter(call, measure_prompt(prompt).bound(self._model))
-        called_tools: set[str] = set()
+        answer = EventCollector()
         failure: TollkeeperError | None = None
         try:
-            async with self._backend.open(call, deadline=self._deadline()) as answer:
-                async for batch in answer.batches:
-                    meter.count(batch)
-                    called_tools.update(_names_of_called_tools(batch))
+            await self._backend.answer(call, answer, deadline=self._deadline())
         except TollkeeperError as exc:
             failure = exc
-        return self._result(check, meter, called_tools, failure)
+        meter.count(answer.events)
+        return self._result(check, meter, _names_of_called_tools(answer.events), failure)
 
     def _result(
         self, check: str, meter: Meter, called_tools: set[str], failure: TollkeeperError | None

@@ -248,46 +248,22 @@ class Inference:
             if gate is not None:
                 gate.close()
             raise _ended_before_dispatch()
-        sink, meter, call = gate or tab.sink, tab.meter, tab.call
-        deadline, started_at = tab.deadline, tab.started_at
+        call, deadline = tab.call, tab.deadline
         tab.backend = call.model.backend
-        tab.dispatched_us = dispatched_us = (time.perf_counter_ns() - started_at) // 1000
+        tab.dispatched_us = (time.perf_counter_ns() - tab.started_at) // 1000
         self.overload.mark_inactive(tab.owner)
         try:
-            backend_call = tab.backend_call = tab.plan.backend.open(call, deadline=deadline)
             with tab.waiting_until(deadline + _DEADLINE_SLACK_S):
-                async with backend_call as answer:
-                    tab.served_by(answer)
-                    async for batch in answer.batches:
-                        is_first = tab.first_piece_us is None
-                        if is_first:
-                            tab.first_piece_us = (time.perf_counter_ns() - started_at) // 1000
-                        meter.count(batch)
-                        await sink.take(batch)
-                        if is_first and gate is None and answer.relay_text is not None:
-                            # The client's stream has begun, so further text can be written to it
-                            # directly.
-                            tab.relay_text(answer.relay_text)
-                if gate is not None:
-                    await gate.finish()
+                if gate is None:
+                    await tab.plan.backend.answer(call, tab, deadline=deadline)
+                else:
+                    await _deliver_judged(tab, gate)
         except TimeoutError:
-            raise _ended_early(tab, sent=backend_call.sent) from None
-        except ProviderRejected as exc:
-            if gate is not None and gate.is_enforcing:
-                # The provider's error text is part of the answer, and no policy has judged it.
-                withheld = ProviderRejected(_WITHHELD, charged=exc.charged)
-                withheld.tokens_are_free = exc.tokens_are_free
-                raise withheld from exc
-            raise
+            raise _ended_early(tab) from None
         finally:
-            tab.upstream_us = (time.perf_counter_ns() - started_at) // 1000 - dispatched_us
-            tab.backend_call = None
+            ended_us = (time.perf_counter_ns() - tab.started_at) // 1000
+            tab.upstream_us = ended_us - tab.dispatched_us
             self.overload.mark_active(tab.owner)
-            if tab.prompts_begun is not None:
-                # The backend has begun to answer, so at least one prompt was sent.
-                meter.set_prompts_sent(max(1, tab.prompts_begun()))
-            if gate is not None:
-                gate.close()
 
     async def _close(self, tab: Tab, error: BaseException | None = None) -> None:
         """Resolves the hold and waits until the ledger has written the result: settled (charged),
@@ -349,6 +325,23 @@ class Inference:
         return cost, written
 
 
+async def _deliver_judged(tab: Tab, gate: ResponseGate) -> None:
+    """Sends the call to the backend, and passes the answer to the gate."""
+    tab.sink = gate
+    try:
+        await tab.plan.backend.answer(tab.call, tab, deadline=tab.deadline)
+        await gate.finish()
+    except ProviderRejected as exc:
+        if not gate.is_enforcing:
+            raise
+        # The provider's error text is part of the answer, and no policy has judged it.
+        withheld = ProviderRejected(_WITHHELD, charged=exc.charged)
+        withheld.tokens_are_free = exc.tokens_are_free
+        raise withheld from exc
+    finally:
+        gate.close()
+
+
 def _may_cost_fees(tab: Tab) -> bool:
     """Tells whether the backend may bill a failed answer although its tokens are free: it may have
     used tools, written images or converted files, or its report states a price, is impossible, or
@@ -391,15 +384,15 @@ def _ended_before_dispatch() -> Unavailable:
     return Unavailable("The call ended before it was sent to the backend.", retry_after_s=1)
 
 
-def _ended_early(tab: Tab, *, sent: bool) -> BaseException:
+def _ended_early(tab: Tab) -> BaseException:
     """Returns the error for a call that a timeout or `Tab.end_by` ended. If the call was sent, the
     backend may charge for it."""
     if tab.refusal is not None:
         if isinstance(tab.refusal, TollkeeperError):
-            tab.refusal.charged = sent
+            tab.refusal.charged = tab.sent
         return tab.refusal
     if tab.stopped:
-        return Unavailable("The gateway is shutting down.", retry_after_s=1, charged=sent)
+        return Unavailable("The gateway is shutting down.", retry_after_s=1, charged=tab.sent)
     if tab.abandoned:
-        return BackendFailed("The client disconnected.", charged=sent)
-    return DeadlineExceeded(charged=sent)
+        return BackendFailed("The client disconnected.", charged=tab.sent)
+    return DeadlineExceeded(charged=tab.sent)

@@ -65,6 +65,12 @@ class ResponseGate:
         if self._should_judge_now():
             await self._judge_and_release(self._enforcing)
 
+    def held_back(self) -> None:
+        self._sink.held_back()
+
+    def text_writer(self) -> None:
+        """Returns None, because policies need the whole text as events."""
+
     async def finish(self) -> None:
         """Handles the end of a complete answer: all policies judge the whole answer, and the events
         that are still held back are passed on."""

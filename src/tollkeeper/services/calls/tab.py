@@ -3,7 +3,7 @@ usage, the outcome, and the time by which the call must end."""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from operator import attrgetter
@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from tollkeeper.backends.port import Answer, BackendCall, TextRelay, TextWriter
+from tollkeeper.backends.port import TextFunctions, TextWriter
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.inference import Batch, Call
 from tollkeeper.domain.ledger import Hold
@@ -110,11 +110,10 @@ class Tab(msgspec.Struct, eq=False):
     state: SettlementState = SettlementState.NONE
     # The backend to which the call was sent: the model's first backend, until another one answers.
     backend: str | None = None
+    # The replica that answers.
     replica: str | None = None
-    # Set from the dispatch of the call until the backend has finished it.
-    backend_call: BackendCall | None = None
-    # Returns the number of prompts that the call is charged for; set if one call sends several.
-    prompts_begun: Callable[[], int] | None = None
+    # Whether the request was sent to the backend. Before, the backend cannot charge for the call.
+    sent: bool = False
     # Whether the prompt was sent to the backend's tokenizer for this call.
     tokenizer_asked: bool = False
     evidence: Evidence = msgspec.field(default_factory=Evidence)
@@ -184,27 +183,26 @@ class Tab(msgspec.Struct, eq=False):
             self.refusal = request_check.exception()
             self.end_by(asyncio.get_running_loop().time())
 
-    def served_by(self, answer: Answer) -> None:
-        """Records which backend has begun to answer. The call is charged at this backend's prices,
-        and for as many prompts as this backend receives."""
-        self.replica = answer.replica
-        if answer.backend:
-            self.backend = answer.backend
-        if answer.prompts:
-            self.meter.set_prompts_sent(answer.prompts)
-        self.prompts_begun = answer.prompts_begun
+    def take(self, batch: Batch) -> Awaitable[None]:
+        """Receives events of the answer: counts their usage, and delivers them."""
+        if self.first_piece_us is None:
+            self.first_piece_us = (time.perf_counter_ns() - self.started_at) // 1000
+        self.meter.count(batch)
+        return self.sink.take(batch)
 
-    def relay_text(self, relay: TextRelay) -> None:
-        """Lets the backend's connection write text directly to the client's connection, without
-        waking the task of this call, if the sink supports this. The meter still counts the text."""
+    def text_functions(self) -> TextFunctions | None:
+        """Returns functions that write text directly to the client's connection, without waking the
+        task of this call, and count the text. Returns None if the sink does not support this."""
         write = self.sink.text_writer()
-        if write is not None:
-            relay(write, self.meter.count_text)
+        return None if write is None else (write, self.meter.count_text)
+
+    def set_prompts_sent(self, prompts: int) -> None:
+        self.meter.set_prompts_sent(prompts)
 
     @property
     def waits_to_be_sent(self) -> bool:
         """Tells whether the call was dispatched but still waits for a connection."""
-        return self.backend_call is not None and not self.backend_call.sent
+        return self.dispatched_us is not None and self.upstream_us is None and not self.sent
 
     @contextmanager
     def judging(self) -> Iterator[None]:

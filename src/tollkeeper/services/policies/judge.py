@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TypeAlias
 from uuid import UUID
 
-from tollkeeper.backends.port import Backend
+from tollkeeper.backends.port import Backend, EventCollector
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.affinity import CachePurpose, isolated_text
 from tollkeeper.domain.catalog import Model
@@ -210,35 +210,33 @@ class Judge:
         return max([await self.score(half, question, asker) for half in window.halves])
 
     async def _ask(self, window: "Window", question: str, asker: "Asker") -> float:
-        score, has_logprobs, charged = None, False, True
+        charged = True
         report: ReportedUsage | None = None
         call = self._call(window, question, asker.organization_id)
-        backend_call = self._backend.open(call, deadline=asker.deadline)
+        answer = EventCollector()
         try:
-            async with backend_call as answer:
-                # The answer is read to its end, so that the connection can be reused.
-                async for batch in answer.batches:
-                    for event in batch:
-                        if isinstance(event, UsageReport):
-                            report = merged(report, event.usage) if event.usage else report
-                        elif isinstance(event, Delta) and event.logprobs is not None:
-                            has_logprobs = True
-                            score = read_score(event.logprobs) if score is None else score
+            await self._backend.answer(call, answer, deadline=asker.deadline)
         except TollkeeperError as exc:
             charged = exc.charged
             raise
         except BaseException:
             # The question was cancelled. If it had already been sent, the backend may charge for
             # it.
-            charged = backend_call.sent
+            charged = answer.sent
             raise
         finally:
+            for event in answer.events:
+                if isinstance(event, UsageReport) and event.usage is not None:
+                    report = merged(report, event.usage)
             if charged or report is not None:
                 usage = None if report is None else read_usage(call, report)
                 cost = 0 if report is None else report.cost_picousd or 0
                 self.meter(asker.organization_id, self._model, usage, cost)
+        deltas = (event for event in answer.events if isinstance(event, Delta))
+        logprobs = [delta.logprobs for delta in deltas if delta.logprobs is not None]
+        score = next((score for score in map(read_score, logprobs) if score is not None), None)
         if score is None:
-            raise BackendFailed(_NO_PROBABILITY if has_logprobs else _NO_LOGPROBS)
+            raise BackendFailed(_NO_PROBABILITY if logprobs else _NO_LOGPROBS)
         return score
 
     def _call(self, window: "Window", question: str, organization_id: OrganizationId) -> Call:
