@@ -23,10 +23,10 @@ TARGETS = {
     REQUEST: 528,
     PRICE: 687,
     LEDGER: 215,
-    SCRIPT: 658,
-    BACKEND: 928,
+    SCRIPT: 581,
+    BACKEND: 912,
     ANSWER: 214,
-    ENDED: 211,
+    ENDED: 208,
     LIBRARIES: 0,
 }
 

@@ -125,8 +125,10 @@ class Asked:
 
 
 class _Recorder:
-    def started(self, tab: Tab) -> None:
-        """Records nothing."""
+    tracer = None
+
+    def __init__(self) -> None:
+        self.call_ids: set[str] = set()
 
     def ended(self, tab: Tab) -> None:
         """Records nothing."""

@@ -150,9 +150,9 @@ BUGS = {
         CHARGED,
     ),
     "an abandoned JSON answer pays the prompt only": Bug(
-        "Inference._close",
-        "error is None or meter.has_begun or meter.usage is not None or meter.reported_impossible_usage",
-        "error is None or meter.has_begun or meter.usage is not None or tab.abandoned",
+        "_charge_of_failed",
+        "meter.has_begun or meter.usage is not None or meter.reported_impossible_usage",
+        "meter.has_begun or meter.usage is not None or tab.abandoned",
         CHARGED,
     ),
     "a caller ejects a replica": Bug(

@@ -86,9 +86,9 @@ PRICE_BUGS = {
         ("domain/test_reading_usage.py",),
     ),
     "a call that was cut after its head is released": Bug(
-        "Inference._close",
-        "elif error.charged:",
-        "elif error.charged and tab.abandoned:",
+        "Inference._close_uncharged",
+        "if error.charged:",
+        "if error.charged and tab.abandoned:",
         CALL_HISTORIES,
     ),
     "a proxy that lost the answer is taken for a refusal": Bug(

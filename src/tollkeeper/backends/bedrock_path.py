@@ -4,12 +4,10 @@ protocols."""
 import re
 from urllib.parse import quote
 
-from tollkeeper.domain.catalog import Model
-
 # The prefix that a cross-region inference profile adds to the id of a model. The token count request
 # accepts only the id of the model itself.
 _GEOGRAPHY = re.compile(r"^(?:us|us-gov|eu|apac|jp|au|ca|global)\.")
 
 
-def count_tokens_path(model: Model) -> str:
-    return f"model/{quote(_GEOGRAPHY.sub('', model.upstream_model), safe='')}/count-tokens"
+def count_tokens_path(upstream_model: str) -> str:
+    return f"model/{quote(_GEOGRAPHY.sub('', upstream_model), safe='')}/count-tokens"

@@ -2,7 +2,7 @@
 its health, and its tokenizer."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 from urllib.parse import urljoin, urlsplit
 
@@ -15,7 +15,6 @@ from tollkeeper.backends.transport.framing import open_parser
 from tollkeeper.backends.transport.http1 import Connection, HttpFailure
 from tollkeeper.backends.transport.pool import open_pool
 from tollkeeper.backends.wires import beta_header, wire_for
-from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
 from tollkeeper.domain.inference import Call
 
@@ -36,6 +35,20 @@ class PreparedRequest(NamedTuple):
     accept: bytes
     # The request line and the header lines, as they are sent, with those of a fixed credential.
     head: bytes
+
+
+class _PreparedRequests(dict[tuple[str, bool | None], PreparedRequest]):
+    """Prepares and caches requests. The keys are the upstream model and whether the answer is streamed.
+    None stands for a token count request."""
+
+    def __init__(self, prepare: Callable[[str, bool | None], PreparedRequest]) -> None:
+        self._prepare = prepare
+
+    def __missing__(self, key: tuple[str, bool | None]) -> PreparedRequest:
+        if len(self) >= _REQUESTS_MAX:
+            self.clear()
+        request = self[key] = self._prepare(*key)
+        return request
 
 
 class Replica:
@@ -68,22 +81,17 @@ class Replica:
         self._shared_headers = _shared_headers(
             address.netloc, {**self.wire.headers, **config.headers}
         )
-        # The keys are the upstream model and whether the answer is streamed. None stands for a token
-        # count request.
-        self.requests: dict[tuple[str, bool | None], PreparedRequest] = {}
         self._tokenize = tokenize_request(config)
+        self.requests = _PreparedRequests(self._prepare)
 
-    def prepare(self, model: Model, streamed: bool | None) -> PreparedRequest:
-        """Prepares the requests for a model, and stores the result in `requests`. The wire's path is
-        relative to the base address of the replica. If the path begins with a slash, it is relative
-        to the scheme, host and port."""
-        if len(self.requests) >= _REQUESTS_MAX:
-            self.requests.clear()
+    def _prepare(self, upstream_model: str, streamed: bool | None) -> PreparedRequest:
+        """Prepares the requests for a model. The wire's path is relative to the base address of the
+        replica. If the path begins with a slash, it is relative to the scheme, host and port."""
         if streamed is None:
             assert self._tokenize is not None
-            path = self._tokenize.path_for(model)
+            path = self._tokenize.path_for(upstream_model)
         else:
-            path = self.wire.path_for(model, stream=streamed)
+            path = self.wire.path_for(upstream_model, stream=streamed)
         address = urlsplit(urljoin(f"{self._base}/", path))
         full_path = f"{address.path}?{address.query}" if address.query else address.path
         accept = self.wire.framing.value.encode("ascii") if streamed else _JSON
@@ -93,9 +101,7 @@ class Replica:
             accept,
             self._credential.fixed_headers or b"",
         )
-        request = PreparedRequest(full_path, accept, head)
-        self.requests[model.upstream_model, streamed] = request
-        return request
+        return PreparedRequest(full_path, accept, head)
 
     async def own_headers(
         self, request: PreparedRequest, call: Call, body: bytes, deadline: float
@@ -144,8 +150,7 @@ class Replica:
 
     async def _count(self, tokenize: TokenizeRequest, call: Call, deadline: float) -> int | None:
         body = tokenize.encode(call)
-        prepared = (call.model.upstream_model, None)
-        request = self.requests.get(prepared) or self.prepare(call.model, None)
+        request = self.requests[call.model.upstream_model, None]
         own_headers = tokenize.headers_for(call)
         if self.credential_changes:
             own_headers += await self._credential_headers(request, body, deadline)

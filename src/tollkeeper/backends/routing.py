@@ -189,8 +189,7 @@ class RoutedBackend:
         connection = None
         try:
             streamed = call.streamed or config.always_stream
-            prepared = (call.model.upstream_model, streamed)
-            request = replica.requests.get(prepared) or replica.prepare(call.model, streamed)
+            request = replica.requests[call.model.upstream_model, streamed]
             if call.is_large:
                 encode = partial(wire.encode_request, stream=streamed, extra=config.extra_fields)
                 body = await run_in_thread(owner, encode, call)

@@ -14,7 +14,6 @@ from tollkeeper.backends.config import BackendConfig, Tokenizer
 from tollkeeper.backends.converse.wire import ConverseWire
 from tollkeeper.backends.gemini.wire import GeminiWire
 from tollkeeper.backends.wires import beta_header, wire_for
-from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.inference import Call
 
 # A larger count is ignored as impossible.
@@ -31,7 +30,8 @@ def _no_headers(call: Call) -> bytes:
 class TokenizeRequest:
     """Describes the token count request for one kind of server."""
 
-    path_for: Callable[[Model], str]
+    # Returns the path for an upstream model.
+    path_for: Callable[[str], str]
     # Encodes the body of the request.
     encode: Callable[[Call], bytes]
     # The field of the answer that contains the number of tokens.
@@ -64,8 +64,8 @@ def tokenize_request(config: BackendConfig) -> TokenizeRequest | None:
             )
 
 
-def _always(path: str) -> Callable[[Model], str]:
-    return lambda model: path
+def _always(path: str) -> Callable[[str], str]:
+    return lambda upstream_model: path
 
 
 def read_count(body: bytes, field: str) -> int | None:

@@ -8,7 +8,6 @@ import msgspec
 
 from tollkeeper.backends.port import TextWriter
 from tollkeeper.backends.transport.framing import Framing, RecordParser
-from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Call, Event, UsageReport
 
@@ -72,7 +71,7 @@ class Wire(Protocol):
     # The format that splits a streamed answer into records.
     framing: Framing
 
-    def path_for(self, model: Model, *, stream: bool) -> str:
+    def path_for(self, upstream_model: str, *, stream: bool) -> str:
         """Returns the path relative to the base address of a backend."""
         ...
 

@@ -2,12 +2,11 @@
 
 import base64
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.backends.anthropic.calls import CLAUDE, behaving, claude_call, sent
+from tests.backends.anthropic.calls import behaving, claude_call, sent
 from tests.support.tables import each
 from tests.support.upstream_converse import chunk_frame, event, exception
 from tests.support.upstream_messages import begin, end, record
@@ -65,7 +64,7 @@ def test_a_whole_request_is_counted() -> None:
     ],
 )
 def test_the_model_itself_is_counted_and_not_its_profile(name: str, path: str) -> None:
-    assert count_tokens_path(replace(CLAUDE, upstream_model=name)) == path
+    assert count_tokens_path(name) == path
 
 
 def _read(*frames: bytes) -> BedrockMessagesAnswer:

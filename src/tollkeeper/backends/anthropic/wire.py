@@ -17,7 +17,6 @@ from tollkeeper.backends.aws_exceptions import failure_of, is_exception, read_re
 from tollkeeper.backends.bedrock_path import count_tokens_path
 from tollkeeper.backends.transport.framing import Framing
 from tollkeeper.backends.wire import AnswerReader, WholeAnswer
-from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.inference import Call, UsageReport
 from tollkeeper.domain.prompt import FreeObject
 
@@ -98,24 +97,24 @@ class MessagesWire:
         self.headers: Mapping[str, str] = {"anthropic-version": _VERSION} if is_anthropic else {}
         self.framing = Framing.AWS_EVENT_STREAM if self._is_bedrock else Framing.SERVER_SENT_EVENTS
 
-    def path_for(self, model: Model, *, stream: bool) -> str:
+    def path_for(self, upstream_model: str, *, stream: bool) -> str:
         match self._endpoint:
             case Endpoint.ANTHROPIC:
                 return "messages"
             case Endpoint.VERTEX:
                 verb = "streamRawPredict" if stream else "rawPredict"
                 # Without "./", `urljoin` would read the text before the colon as a URL scheme.
-                return f"./{quote(model.upstream_model, safe='@')}:{verb}"
+                return f"./{quote(upstream_model, safe='@')}:{verb}"
         verb = "invoke-with-response-stream" if stream else "invoke"
-        return f"model/{quote(model.upstream_model, safe='')}/{verb}"
+        return f"model/{quote(upstream_model, safe='')}/{verb}"
 
-    def count_path_for(self, model: Model) -> str:
+    def count_path_for(self, upstream_model: str) -> str:
         match self._endpoint:
             case Endpoint.ANTHROPIC:
                 return "messages/count_tokens"
             case Endpoint.VERTEX:
                 return "./count-tokens:rawPredict"
-        return count_tokens_path(model)
+        return count_tokens_path(upstream_model)
 
     def beta_header(self, call: Call) -> bytes:
         """Returns the header line with the client's beta flags. Returns no line for Vertex and

@@ -30,7 +30,6 @@ from tollkeeper.backends.options import add_options
 from tollkeeper.backends.refusals import refusal_record
 from tollkeeper.backends.transport.framing import Framing
 from tollkeeper.backends.wire import AnswerReader, WholeAnswer
-from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
 from tollkeeper.domain.inference import Call, Event, Opened, UsageReport
 from tollkeeper.domain.prompt import FreeObject
@@ -52,7 +51,7 @@ class ChatWire:
         self._dialect = dialect
         self._billing_rules = billing_rules
 
-    def path_for(self, model: Model, *, stream: bool) -> str:
+    def path_for(self, upstream_model: str, *, stream: bool) -> str:
         return "chat/completions"
 
     def encode_request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> bytes:

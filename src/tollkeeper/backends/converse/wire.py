@@ -10,7 +10,6 @@ from tollkeeper.backends.converse.answer import ConverseAnswer, report_from_meta
 from tollkeeper.backends.converse.request import converse_request, count_request, encoded
 from tollkeeper.backends.transport.framing import Framing
 from tollkeeper.backends.wire import AnswerReader, WholeAnswer
-from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.inference import Call, UsageReport
 
 
@@ -21,12 +20,12 @@ class ConverseWire:
     framing = Framing.AWS_EVENT_STREAM
     count_field = "inputTokens"
 
-    def path_for(self, model: Model, *, stream: bool) -> str:
+    def path_for(self, upstream_model: str, *, stream: bool) -> str:
         verb = "converse-stream" if stream else "converse"
-        return f"model/{quote(model.upstream_model, safe='')}/{verb}"
+        return f"model/{quote(upstream_model, safe='')}/{verb}"
 
-    def count_path_for(self, model: Model) -> str:
-        return count_tokens_path(model)
+    def count_path_for(self, upstream_model: str) -> str:
+        return count_tokens_path(upstream_model)
 
     def encode_request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> bytes:
         return encoded(converse_request(call, extra=extra))

@@ -10,7 +10,6 @@ from tollkeeper.backends.gemini.answer import GeminiAnswer, report_from_usage
 from tollkeeper.backends.gemini.request import count_request, encoded, generate_request
 from tollkeeper.backends.transport.framing import Framing
 from tollkeeper.backends.wire import AnswerReader, WholeAnswer
-from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.inference import Call, UsageReport
 
 
@@ -34,15 +33,17 @@ class GeminiWire:
         self._is_vertex = endpoint is Endpoint.VERTEX
         self.headers: Mapping[str, str] = {}
 
-    def path_for(self, model: Model, *, stream: bool) -> str:
+    def path_for(self, upstream_model: str, *, stream: bool) -> str:
         # Without `alt=sse`, the service would send the stream as one JSON array.
-        return self._path(model, "streamGenerateContent?alt=sse" if stream else "generateContent")
+        return self._path(
+            upstream_model, "streamGenerateContent?alt=sse" if stream else "generateContent"
+        )
 
-    def count_path_for(self, model: Model) -> str:
-        return self._path(model, "countTokens")
+    def count_path_for(self, upstream_model: str) -> str:
+        return self._path(upstream_model, "countTokens")
 
-    def _path(self, model: Model, verb: str) -> str:
-        name = quote(model.upstream_model, safe="@")
+    def _path(self, upstream_model: str, verb: str) -> str:
+        name = quote(upstream_model, safe="@")
         # Without "./", `urljoin` would read the text before the colon as a URL scheme.
         return f"./{name}:{verb}" if self._is_vertex else f"models/{name}:{verb}"
 

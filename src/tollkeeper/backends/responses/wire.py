@@ -10,7 +10,6 @@ from tollkeeper.backends.responses.result import decode_result
 from tollkeeper.backends.responses.usage import read_responses_usage
 from tollkeeper.backends.transport.framing import Framing
 from tollkeeper.backends.wire import AnswerReader, WholeAnswer
-from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.inference import Call, UsageReport
 
 
@@ -20,7 +19,7 @@ class ResponsesWire:
     headers: Mapping[str, str] = {}
     framing = Framing.SERVER_SENT_EVENTS
 
-    def path_for(self, model: Model, *, stream: bool) -> str:
+    def path_for(self, upstream_model: str, *, stream: bool) -> str:
         return "responses"
 
     def encode_request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> bytes:

@@ -138,7 +138,7 @@ def _set_verdict_price(tab: Tab, hold: Hold) -> int:
     and received, and stores it in the tab. A verdict that arrives later is not charged."""
     if not hold.verdicts_max:
         return 0
-    verdicts = tab.evidence.enforcing_count
+    verdicts = 0 if tab.evidence is None else tab.evidence.enforcing_count
     assert verdicts <= hold.verdicts_max
     tab.verdict_picousd = hold.verdict_picousd * verdicts
     return tab.verdict_picousd

@@ -24,6 +24,7 @@ from tollkeeper.domain.errors import (
 )
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.judging import context_of
+from tollkeeper.domain.metering import Charge, Meter
 from tollkeeper.domain.policy import Direction
 from tollkeeper.domain.policy_set import NO_POLICIES
 from tollkeeper.domain.pricing import Bounds
@@ -39,7 +40,7 @@ from tollkeeper.services.calls.running_calls import InferenceLimits, RunningCall
 from tollkeeper.services.calls.tab import AnswerSink, SettlementState, Tab
 from tollkeeper.services.calls.token_counting import TokenCounting, tokenizer_deadline
 from tollkeeper.services.overload import OverloadGate
-from tollkeeper.services.policies.checks import JudgedContent, PolicyChecks
+from tollkeeper.services.policies.checks import Evidence, JudgedContent, PolicyChecks
 from tollkeeper.services.policies.policies import Policies
 
 # The backend client enforces the deadline itself, because it knows whether the provider may have
@@ -99,6 +100,8 @@ class Inference:
         self._policies = policies
         self._checks = checks
         self._recorder = recorder
+        # The request log needs the ids of the requests that have started a call.
+        self._call_ids = recorder.call_ids
         self.overload = overload
         self._running = RunningCalls(limits, overload)
 
@@ -107,15 +110,17 @@ class Inference:
         answer) has got events. The request handler must not cancel this coroutine. The handler
         reports a disconnect through `source.on_disconnect`, and the call then ends early."""
         tab = self._running.begin(call, plan, sink, source.operation)
-        self._recorder.started(tab)
+        self._call_ids.add(call.request_id)
+        if self._recorder.tracer is not None:
+            self._recorder.started(tab)
         source.on_disconnect(partial(self._running.abandon, tab))
         try:
             await self._admission.open(tab, await self._bounds(tab))
             try:
-                gate = None
                 if tab.policies is not None or call.policy_ids:
-                    gate = await self._judge_request(tab)
-                await self._deliver(tab, gate)
+                    await self._deliver(tab, await self._judge_request(tab))
+                else:
+                    await self._deliver(tab)
             except BaseException as error:
                 await self._close(tab, error)
                 raise
@@ -192,6 +197,7 @@ class Inference:
         policies that were in force at admission. Returns a gate for the answer if a policy applies
         to the answer, or if the check of the request is still running; otherwise None."""
         call = tab.call
+        evidence = tab.evidence = Evidence()
         policies = (tab.policies or NO_POLICIES).applying(call.project_id, call.policy_ids)
         answer_policies = tuple(policy for policy in policies if policy.judges(Direction.RESPONSE))
         request_is_judged = any(policy.judges(Direction.REQUEST) for policy in policies)
@@ -210,7 +216,7 @@ class Inference:
             content = JudgedContent(
                 call.organization_id, request_transcript.text, request_transcript.unread
             )
-            check_arguments = (policies, Direction.REQUEST, content, tab.evidence)
+            check_arguments = (policies, Direction.REQUEST, content, evidence)
             if self._limits.judges_in_parallel:
                 request_check = self._checks.start_check(*check_arguments)
                 if request_check is not None:
@@ -231,7 +237,7 @@ class Inference:
             tab.sink,
             answer_policies,
             self._checks,
-            tab.evidence,
+            evidence,
             organization_id=call.organization_id,
             # Segments let a stream start early. An answer that is not streamed is judged once, at
             # its end.
@@ -240,9 +246,9 @@ class Inference:
             request_check=request_check,
         )
 
-    async def _deliver(self, tab: Tab, gate: ResponseGate | None) -> None:
+    async def _deliver(self, tab: Tab, gate: ResponseGate | None = None) -> None:
         """Sends the call to the backend, and delivers the answer until it is complete."""
-        if tab.abandoned or tab.stopped:
+        if tab.ends_by is not None and (tab.abandoned or tab.stopped):
             # The client has disconnected or the gateway is stopping. The call has not been sent
             # yet, and sending it would only cost money.
             if gate is not None:
@@ -271,38 +277,17 @@ class Inference:
         the first `await` and retries while the database is down, so neither a cancellation nor a
         timeout can lose the result. Raises SettlementLate if the answer is complete but the result
         was not written in time."""
-        meter, admission = tab.meter, self._admission
-        cost = charge = None
         # The state stays UNSETTLED until the ledger has written the settlement.
         tab.state = SettlementState.UNSETTLED
-        if error is not None and not isinstance(error, TollkeeperError):
-            # The gateway itself failed, so it is unknown how much the backend has generated.
-            resolution_written = admission.leave_unsettled(tab, _GATEWAY_FAILED)
-        elif error is not None and error.tokens_are_free and not _may_cost_fees(tab):
-            error.charged = False
-            cost, resolution_written = self._release(tab)
-        elif (
-            error is None
-            or meter.has_begun
-            or meter.usage is not None
-            or meter.reported_impossible_usage
-        ):
-            # The delivered output or the reported usage determines the cost.
-            if error is not None:
-                error.charged = True
-            broke_off = error is not None and not error.backend_ended_answer
-            charge = tab.charge = meter.charge(broke_off=broke_off)
-            if meter.reported_impossible_usage:
-                resolution_written = admission.leave_unsettled(tab, _IMPOSSIBLE_USAGE)
-            elif meter.prompt_is_unknown:
-                resolution_written = admission.leave_unsettled(tab, _UNKNOWN_PROMPT_SIZE)
-            else:
-                cost, resolution_written = admission.settle(tab, charge)
-        elif error.charged:
-            # The backend may have generated an answer of unknown size.
-            resolution_written = admission.leave_unsettled(tab, error.message)
+        cost = None
+        charge = tab.charge = tab.meter.charge() if error is None else _charge_of_failed(tab, error)
+        if charge is None:
+            assert error is not None
+            cost, resolution_written = self._close_uncharged(tab, error)
+        elif charge.estimated and (reason := _unknown_cost(tab.meter)):
+            resolution_written = self._admission.leave_unsettled(tab, reason)
         else:
-            cost, resolution_written = self._release(tab)
+            cost, resolution_written = self._admission.settle(tab, charge)
         wait_until = max(tab.deadline, asyncio.get_running_loop().time() + _SETTLEMENT_S_MIN)
         try:
             with tab.waiting_until(wait_until, slack_s=_SETTLEMENT_S_MIN):
@@ -317,12 +302,43 @@ class Inference:
             if charge is not None:
                 tab.charged = charge
 
-    def _release(self, tab: Tab) -> tuple[int | None, asyncio.Future[bool]]:
-        """Releases the hold of a free call. Returns the result of `Admission.release`."""
-        cost, written = self._admission.release(tab)
+    def _close_uncharged(
+        self, tab: Tab, error: BaseException
+    ) -> tuple[int | None, asyncio.Future[bool]]:
+        """Resolves the hold of a failed call that is not charged for usage. Returns the cost (None if
+        nothing is charged), and a future that is done when the ledger has written the result."""
+        admission = self._admission
+        if not isinstance(error, TollkeeperError):
+            return None, admission.leave_unsettled(tab, _GATEWAY_FAILED)
+        if error.charged:
+            # The backend may have generated an answer of unknown size.
+            return None, admission.leave_unsettled(tab, error.message)
+        cost, resolution_written = admission.release(tab)
         if cost is None:
             tab.state = SettlementState.RELEASED
-        return cost, written
+        return cost, resolution_written
+
+
+def _charge_of_failed(tab: Tab, error: BaseException) -> Charge | None:
+    """Returns the usage that a failed call is charged for: the delivered output or the reported usage.
+    Returns None if there is neither, or if the cost is unknown."""
+    meter = tab.meter
+    if not isinstance(error, TollkeeperError):
+        # The gateway itself failed, so it is unknown how much the backend has generated.
+        return None
+    if error.tokens_are_free and not _may_cost_fees(tab):
+        error.charged = False
+    elif meter.has_begun or meter.usage is not None or meter.reported_impossible_usage:
+        error.charged = True
+        return meter.charge(broke_off=not error.backend_ended_answer)
+    return None
+
+
+def _unknown_cost(meter: Meter) -> str | None:
+    """Returns the reason why the cost of an estimated usage is unknown; None if it is known."""
+    if meter.reported_impossible_usage:
+        return _IMPOSSIBLE_USAGE
+    return _UNKNOWN_PROMPT_SIZE if meter.prompt_is_unknown else None
 
 
 async def _deliver_judged(tab: Tab, gate: ResponseGate) -> None:

@@ -2,7 +2,9 @@
 and the request log."""
 
 import asyncio
+import time
 from collections.abc import Callable
+from operator import attrgetter
 
 from msgspec.structs import replace
 
@@ -13,6 +15,7 @@ from tollkeeper.services.calls.bill_checks import check_usage_and_cost
 from tollkeeper.services.calls.metrics import count_calls
 from tollkeeper.services.calls.tab import AnswerSink, Tab
 from tollkeeper.services.calls.tracing import AnswerCollector, CallTracer
+from tollkeeper.services.policies.checks import Evidence
 from tollkeeper.services.request_log import RequestLog
 from tollkeeper.services.tallies import collect_while_alive, schedule_write
 
@@ -25,6 +28,22 @@ _WAITING_MAX = 1024
 # The time for which a stopping process waits until calls with pending verdicts are recorded. It is
 # longer than the time for which the process waits for the verdicts themselves.
 _DRAIN_TIMEOUT_S = 5.0
+
+# Reads the values of a call's activity record from its tab, in the order of the fields of
+# `ActivityRecord`.
+_RECORD_VALUES = attrgetter(
+    *("call.request_id", "call.organization_id", "call.project_id", "call.key_id"),
+    *("operation", "call.model.id", "call.streamed", "started_at_ms", "duration_us"),
+    *("first_piece_us", "status", "error_code", "meter.finish", "charged.estimated"),
+    *("hold_picousd", "cost_picousd", "state", "backend", "replica", "call.model.backend"),
+    *("charged.usage.prompt_tokens", "charged.usage.completion_tokens"),
+    *("charged.usage.cached_tokens", "charged.usage.reasoning_tokens"),
+    *("charged.usage.cache_write_tokens", "charged.usage.cache_write_1h_tokens"),
+    *("charged.usage.web_searches", "charged.usage.input_audio_tokens"),
+    *("charged.usage.output_audio_tokens", "charged.usage.service_tier"),
+    *("verdicts", "meter.reported", "reported_cost_picousd"),
+    *("dispatched_us", "upstream_us", "overhead_us", "verdict_picousd"),
+)
 
 
 class _CollectingSink:
@@ -61,30 +80,38 @@ class CallRecorder:
         self._on_misreport = on_misreport
         self.tracer = tracer
         self._log = log
+        self.call_ids = log.calls
         self._ended: list[ActivityRecord] = []
         self._waiting: set[asyncio.Task[None]] = set()
         collect_while_alive(self.flush)
         activity.collect = self.flush
 
     def started(self, tab: Tab) -> None:
-        self._log.calls.add(tab.call.request_id)
-        if self.tracer is not None:
-            tab.span = self.tracer.started(tab.call)
-            tab.call = replace(tab.call, outgoing_trace=tab.span.traceparent)
-            if tab.span.answer is not None:
-                tab.sink = _CollectingSink(tab.sink, tab.span.answer)
+        """Starts the tracing span of a call. Must not be called if calls are not traced."""
+        assert self.tracer is not None
+        tab.span = self.tracer.started(tab.call)
+        tab.call = replace(tab.call, outgoing_trace=tab.span.traceparent)
+        if tab.span.answer is not None:
+            tab.sink = _CollectingSink(tab.sink, tab.span.answer)
 
     def ended(self, tab: Tab) -> None:
         """Records the ended call, after its pending verdicts have arrived. Neither blocks nor
         raises."""
-        tab.end()
+        upstream_us, report = tab.upstream_us, tab.meter.report
+        tab.started_at_ms = tab.started_ns // 1_000_000
+        tab.duration_us = duration_us = (time.perf_counter_ns() - tab.started_at) // 1000
+        if upstream_us is not None:
+            tab.overhead_us = max(0, duration_us - upstream_us - tab.judging_ns // 1000)
+        if report is not None:
+            tab.reported_cost_picousd = report.cost_picousd
         check_usage_and_cost(tab, self._on_misreport)
-        if not tab.evidence.pending or len(self._waiting) >= _WAITING_MAX:
+        evidence = tab.evidence
+        if evidence is not None and evidence.pending and len(self._waiting) < _WAITING_MAX:
+            task = asyncio.create_task(self._record_later(tab, evidence))
+            self._waiting.add(task)
+            task.add_done_callback(self._waiting.discard)
+        else:
             self._record(tab)
-            return
-        task = asyncio.create_task(self._record_later(tab))
-        self._waiting.add(task)
-        task.add_done_callback(self._waiting.discard)
 
     async def drain(self) -> None:
         """Waits until the calls with pending verdicts are recorded, at most `_DRAIN_TIMEOUT_S`
@@ -92,16 +119,18 @@ class CallRecorder:
         if self._waiting:
             await asyncio.wait(self._waiting, timeout=_DRAIN_TIMEOUT_S)
 
-    async def _record_later(self, tab: Tab) -> None:
-        await tab.evidence.wait_until_complete()
+    async def _record_later(self, tab: Tab, evidence: Evidence) -> None:
+        await evidence.wait_until_complete()
         self._record(tab)
 
     def _record(self, tab: Tab) -> None:
-        record = tab.record()
-        if not self._ended:
+        if tab.evidence is not None:
+            tab.verdicts = tab.evidence.verdicts
+        ended, record = self._ended, ActivityRecord(*_RECORD_VALUES(tab))
+        if not ended:
             schedule_write()
-        self._ended.append(record)
-        if len(self._ended) >= _BUFFERED_MAX:
+        ended.append(record)
+        if len(ended) >= _BUFFERED_MAX:
             self.flush()
         if tab.span is not None:
             tab.span.ended(record)

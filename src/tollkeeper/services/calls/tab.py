@@ -6,13 +6,12 @@ import time
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from operator import attrgetter
 from typing import Protocol
 
 import msgspec
 
 from tollkeeper.backends.port import TextFunctions, TextWriter
-from tollkeeper.domain.activity import ActivityRecord
+from tollkeeper.domain.activity import VerdictRecord
 from tollkeeper.domain.inference import Batch, Call
 from tollkeeper.domain.ledger import Hold
 from tollkeeper.domain.metering import Charge, Meter
@@ -23,22 +22,6 @@ from tollkeeper.runtime.timeouts import Alarm
 from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.calls.tracing import CallSpan
 from tollkeeper.services.policies.checks import Evidence
-
-# Reads the values of a call's activity record from its tab, in the order of the fields of
-# `ActivityRecord`.
-_RECORD_VALUES = attrgetter(
-    *("call.request_id", "call.organization_id", "call.project_id", "call.key_id"),
-    *("operation", "call.model.id", "call.streamed", "started_at_ms", "duration_us"),
-    *("first_piece_us", "status", "error_code", "meter.finish", "charged.estimated"),
-    *("hold_picousd", "cost_picousd", "state", "backend", "replica", "call.model.backend"),
-    *("charged.usage.prompt_tokens", "charged.usage.completion_tokens"),
-    *("charged.usage.cached_tokens", "charged.usage.reasoning_tokens"),
-    *("charged.usage.cache_write_tokens", "charged.usage.cache_write_1h_tokens"),
-    *("charged.usage.web_searches", "charged.usage.input_audio_tokens"),
-    *("charged.usage.output_audio_tokens", "charged.usage.service_tier"),
-    *("evidence.verdicts", "meter.reported", "reported_cost_picousd"),
-    *("dispatched_us", "upstream_us", "overhead_us", "verdict_picousd"),
-)
 
 
 class AnswerSink(Protocol):
@@ -116,7 +99,9 @@ class Tab(msgspec.Struct, eq=False):
     sent: bool = False
     # Whether the prompt was sent to the backend's tokenizer for this call.
     tokenizer_asked: bool = False
-    evidence: Evidence = msgspec.field(default_factory=Evidence)
+    # The verdicts of policies; None if no policy applies to the call.
+    evidence: Evidence | None = None
+    verdicts: tuple[VerdictRecord, ...] = ()
     # Set if calls are traced.
     span: CallSpan | None = None
     # Whether the client disconnected before the answer was complete.
@@ -138,7 +123,7 @@ class Tab(msgspec.Struct, eq=False):
     first_piece_us: int | None = None
     upstream_us: int | None = None
     judging_ns: int = 0
-    # Further values of the activity record; `end` sets them.
+    # Further values of the activity record, which the call recorder sets.
     started_at_ms: int = 0
     duration_us: int = 0
     overhead_us: int | None = None
@@ -212,17 +197,3 @@ class Tab(msgspec.Struct, eq=False):
             yield
         finally:
             self.judging_ns += time.perf_counter_ns() - started
-
-    def end(self) -> None:
-        """Records the end of the call, and sets the values that `record` needs."""
-        self.started_at_ms = self.started_ns // 1_000_000
-        self.duration_us = duration_us = (time.perf_counter_ns() - self.started_at) // 1000
-        if self.upstream_us is not None:
-            self.overhead_us = max(0, duration_us - self.upstream_us - self.judging_ns // 1000)
-        report = self.meter.report
-        if report is not None:
-            self.reported_cost_picousd = report.cost_picousd
-
-    def record(self) -> ActivityRecord:
-        """Returns the record of an ended call."""
-        return ActivityRecord(*_RECORD_VALUES(self))
