@@ -4,9 +4,7 @@ one prefix."""
 import asyncio
 import tracemalloc
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import cast
 
 import msgspec
 import pytest
@@ -15,10 +13,10 @@ from tests.support.judged_gateway import JudgedGateway, assert_denied, judge_ans
 from tests.support.tables import each
 from tests.support.upstream import Peer, Verb
 from tollkeeper.backends.chat.wire import ChatWire
-from tollkeeper.backends.port import Answer, BackendCall, BackendHealth
+from tollkeeper.backends.port import AnswerReceiver, BackendHealth
 from tollkeeper.bootstrap.backends import _judge_model
 from tollkeeper.domain.errors import BackendFailed
-from tollkeeper.domain.inference import Batch, Call, Delta
+from tollkeeper.domain.inference import Call, Delta
 from tollkeeper.services.policies.judge import Judge, JudgeConfig, Question
 from tollkeeper.services.policies.judge_slots import JudgeSlots
 from tollkeeper.settings.backends import BackendSettings
@@ -118,23 +116,16 @@ class _CountingBackend:
         self.bytes = 0
         self._fails = fails
 
-    def open(self, call: Call, *, deadline: float) -> BackendCall:
-        opened = self._open(call)
-        opened.sent = True  # type: ignore[attr-defined]
-        return cast("BackendCall", opened)
-
-    @asynccontextmanager
-    async def _open(self, call: Call) -> AsyncIterator[Answer]:
+    async def answer(self, call: Call, receiver: AnswerReceiver, *, deadline: float) -> None:
+        receiver.sent = True
         self.asked += 1
         self.bytes += len(ChatWire().encode_request(call, stream=False, extra={}))
         await asyncio.sleep(0)
         if self._fails:
             raise BackendFailed("down")
-        yield Answer("here", self._batches())
-
-    async def _batches(self) -> AsyncIterator[Batch]:
         position = {"token": "No", "logprob": -0.1}
-        yield [Delta(0, logprobs=msgspec.Raw(msgspec.json.encode({"content": [position]})))]
+        logprobs = msgspec.Raw(msgspec.json.encode({"content": [position]}))
+        await receiver.take([Delta(0, logprobs=logprobs)])
 
     async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
         return None
