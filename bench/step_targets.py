@@ -23,10 +23,10 @@ TARGETS = {
     REQUEST: 528,
     PRICE: 687,
     LEDGER: 215,
-    SCRIPT: 581,
-    BACKEND: 912,
+    SCRIPT: 561,
+    BACKEND: 878,
     ANSWER: 214,
-    ENDED: 208,
+    ENDED: 174,
     LIBRARIES: 0,
 }
 

@@ -2,7 +2,8 @@
 its health, and its tokenizer."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import urljoin, urlsplit
 
@@ -10,7 +11,7 @@ from tollkeeper.backends.config import BackendConfig
 from tollkeeper.backends.credentials import Credential, OutgoingRequest
 from tollkeeper.backends.health import EjectionRule, ReplicaHealth
 from tollkeeper.backends.streamed_answer import StreamedAnswer
-from tollkeeper.backends.tokenizers import TokenizeRequest, read_count, tokenize_request
+from tollkeeper.backends.tokenizers import read_count, tokenize_request
 from tollkeeper.backends.transport.framing import open_parser
 from tollkeeper.backends.transport.http1 import Connection, HttpFailure
 from tollkeeper.backends.transport.pool import open_pool
@@ -37,27 +38,13 @@ class PreparedRequest(NamedTuple):
     head: bytes
 
 
-class _PreparedRequests(dict[tuple[str, bool | None], PreparedRequest]):
-    """Prepares and caches requests. The keys are the upstream model and whether the answer is streamed.
-    None stands for a token count request."""
-
-    def __init__(self, prepare: Callable[[str, bool | None], PreparedRequest]) -> None:
-        self._prepare = prepare
-
-    def __missing__(self, key: tuple[str, bool | None]) -> PreparedRequest:
-        if len(self) >= _REQUESTS_MAX:
-            self.clear()
-        request = self[key] = self._prepare(*key)
-        return request
-
-
 class Replica:
     """Represents one address of a backend, as this process sees it."""
 
     def __init__(self, url: str, config: BackendConfig, credential: Credential) -> None:
         self.url = url
         self.config = config
-        self._credential = credential
+        self.credential = credential
         # Whether each request needs its own headers of the credential.
         self.credential_changes = credential.fixed_headers is None
         address = urlsplit(url)
@@ -82,11 +69,12 @@ class Replica:
             address.netloc, {**self.wire.headers, **config.headers}
         )
         self._tokenize = tokenize_request(config)
-        self.requests = _PreparedRequests(self._prepare)
+        self.request_for = lru_cache(maxsize=_REQUESTS_MAX)(self._prepare)
 
     def _prepare(self, upstream_model: str, streamed: bool | None) -> PreparedRequest:
-        """Prepares the requests for a model. The wire's path is relative to the base address of the
-        replica. If the path begins with a slash, it is relative to the scheme, host and port."""
+        """Prepares the requests for a model. If `streamed` is None, they count tokens. The wire's path
+        is relative to the base address of the replica. If the path begins with a slash, it is
+        relative to the scheme, host and port."""
         if streamed is None:
             assert self._tokenize is not None
             path = self._tokenize.path_for(upstream_model)
@@ -99,7 +87,7 @@ class Replica:
             full_path.encode("ascii"),
             self._shared_headers,
             accept,
-            self._credential.fixed_headers or b"",
+            self.credential.fixed_headers or b"",
         )
         return PreparedRequest(full_path, accept, head)
 
@@ -121,8 +109,8 @@ class Replica:
         """Returns the header lines of a credential that changes, for this request. Raises the errors
         of `Credential.headers_for`."""
         outgoing = OutgoingRequest(self._netloc, request.path, body)
-        headers = await self._credential.headers_for(outgoing, deadline=deadline)
-        self.secrets = (*self._credential.secrets, *self._address_texts)
+        headers = await self.credential.headers_for(outgoing, deadline=deadline)
+        self.secrets = (*self.credential.secrets, *self._address_texts)
         return headers
 
     def read_stream(self, connection: Connection, call: Call) -> StreamedAnswer:
@@ -130,44 +118,35 @@ class Replica:
         parser = open_parser(self.wire.framing, self.config.record_bytes_max)
         return StreamedAnswer(connection, reader, parser)
 
-    def doubt_credential(self) -> None:
-        self._credential.doubt()
-
     async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
         """Asks the replica's tokenizer for the number of prompt tokens. Returns None if the replica
         has no tokenizer, or if the request fails."""
-        if self._tokenize is None:
+        tokenize, model = self._tokenize, call.model.upstream_model
+        if tokenize is None:
             return None
-        loop = asyncio.get_running_loop()
-        deadline = min(deadline, loop.time() + self.config.tokenize_timeout_s)
+        now = asyncio.get_running_loop().time()
+        deadline = min(deadline, now + self.config.tokenize_timeout_s)
         try:
-            return await self._count(self._tokenize, call, deadline)
+            body, request = tokenize.encode(call), self.request_for(model, None)
+            own_headers = tokenize.headers_for(call)
+            if self.credential_changes:
+                own_headers += await self._credential_headers(request, body, deadline)
+            head = b"%b%bcontent-length: %d\r\n\r\n" % (request.head, own_headers, len(body))
+            owner = call.organization_id.int
+            connection = await self.pool.acquire(deadline=deadline, organization=owner)
+            try:
+                answered = connection.send(head, body, deadline=deadline)
+                del body  # so that the connection holds the only reference, until the body is sent
+                await answered
+                if connection.status != 200:
+                    return None
+                check_content(connection.headers, request.accept)
+                answer = await connection.read_whole(_COUNT_BYTES_MAX)
+                return read_count(answer, tokenize.count_field)
+            finally:
+                self.pool.release(connection)
         except (HttpFailure, TollkeeperError):
             return None
-
-    async def close(self) -> None:
-        await self.pool.close()
-
-    async def _count(self, tokenize: TokenizeRequest, call: Call, deadline: float) -> int | None:
-        body = tokenize.encode(call)
-        request = self.requests[call.model.upstream_model, None]
-        own_headers = tokenize.headers_for(call)
-        if self.credential_changes:
-            own_headers += await self._credential_headers(request, body, deadline)
-        head = b"%b%bcontent-length: %d\r\n\r\n" % (request.head, own_headers, len(body))
-        connection = await self.pool.acquire(
-            deadline=deadline, organization=call.organization_id.int
-        )
-        try:
-            answered = connection.send(head, body, deadline=deadline)
-            del body  # so that the connection holds the only reference, until the body is sent
-            await answered
-            if connection.status != 200:
-                return None
-            check_content(connection.headers, _JSON)
-            return read_count(await connection.read_whole(_COUNT_BYTES_MAX), tokenize.count_field)
-        finally:
-            self.pool.release(connection)
 
 
 def check_content(headers: Mapping[bytes, bytes], expected: bytes) -> None:

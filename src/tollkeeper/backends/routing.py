@@ -17,7 +17,6 @@ import asyncio
 import random
 import sys
 from functools import partial
-from typing import NoReturn
 
 from tollkeeper.backends.answer_json import MalformedAnswer, flat_error_record
 from tollkeeper.backends.config import BackendConfig, Tokenizer
@@ -130,7 +129,7 @@ class RoutedBackend:
     async def close(self) -> None:
         await self._credential.close()
         for replica in self._replicas:
-            await replica.close()
+            await replica.pool.close()
 
     def _order(self, call: Call, now: float) -> list[Replica]:
         """Returns the replicas that may be called now, best first."""
@@ -181,15 +180,15 @@ class RoutedBackend:
         """Sends the call to a replica, and passes the answer to the receiver. The health of the replica
         is updated when the backend has either begun to answer or refused the call, and at the end of
         the answer."""
-        owner, config, pool = call.organization_id.int, replica.config, replica.pool
-        wire, health, now = replica.wire, replica.health, asyncio.get_running_loop().time()
-        attempt = AttemptKind.NORMAL if health.is_sound else health.begin(now)
-        self._organizations.seen(owner, now)
+        owner, config, wire = call.organization_id.int, replica.config, replica.wire
+        now = asyncio.get_running_loop().time()
+        attempt = AttemptKind.NORMAL if replica.health.is_sound else replica.health.begin(now)
+        self._organizations.last_use(owner).at = now
         replica.in_flight += 1
         connection = None
         try:
             streamed = call.streamed or config.always_stream
-            request = replica.requests[call.model.upstream_model, streamed]
+            request = replica.request_for(call.model.upstream_model, streamed)
             if call.is_large:
                 encode = partial(wire.encode_request, stream=streamed, extra=config.extra_fields)
                 body = await run_in_thread(owner, encode, call)
@@ -200,14 +199,17 @@ class RoutedBackend:
                 own_headers = await replica.own_headers(request, call, body, deadline)
             head = b"%b%bcontent-length: %d\r\n\r\n" % (request.head, own_headers, len(body))
             try:
-                connection = await pool.acquire(deadline=deadline, organization=owner)
+                connection = await replica.pool.acquire(deadline=deadline, organization=owner)
                 receiver.sent = True
                 answered = connection.send(head, body, deadline=deadline)
                 del body  # so that the connection holds the only reference, until the body is sent
                 await answered
-                if connection.status != 200:
-                    await _refuse(replica, connection)
-                check_content(connection.headers, request.accept)
+                if (
+                    connection.status != 200
+                    or connection.headers.get(b"content-type") != request.accept
+                    or b"content-encoding" in connection.headers
+                ):
+                    await _check_status_and_content(replica, connection, request.accept)
                 if streamed:
                     stream = replica.read_stream(connection, call)
                     await stream.begin()
@@ -223,7 +225,7 @@ class RoutedBackend:
         except BaseException as error:
             replica.in_flight -= 1
             if connection is not None:
-                pool.release(connection)
+                replica.pool.release(connection)
             self._note_failure(replica, attempt, call, error, deadline)
             raise
         receiver.replica, receiver.backend = replica.url, self.name
@@ -231,8 +233,8 @@ class RoutedBackend:
             await self._pass_on(stream, replica, call, receiver, attempt)
             return
         replica.in_flight -= 1
-        pool.release(connection)
-        if whole.shortfall is not None or not health.is_sound:
+        replica.pool.release(connection)
+        if whole.shortfall is not None or not replica.health.is_sound:
             self._note_answer(replica, attempt, call, whole.shortfall)
         await receiver.take(whole.events)
         if whole.shortfall is not None:
@@ -336,9 +338,14 @@ def _open_credential(config: BackendConfig) -> Credential:
     return open_credential(config.credential, config.api_key, config.api_key_file)
 
 
-async def _refuse(replica: Replica, connection: Connection) -> NoReturn:
-    """Raises the error for an answer with another status than 200."""
+async def _check_status_and_content(
+    replica: Replica, connection: Connection, accept: bytes
+) -> None:
+    """Raises the error for an answer with another status than 200 or with the wrong content."""
     body, status, headers = b"", connection.status, connection.headers
+    if status == 200:
+        check_content(headers, accept)
+        return
     if b"content-encoding" not in headers:
         try:
             with timeout(_REFUSAL_TIMEOUT_S):
@@ -346,7 +353,7 @@ async def _refuse(replica: Replica, connection: Connection) -> NoReturn:
         except (TimeoutError, HttpFailure):
             body = b""
     if status in _CREDENTIAL_REFUSED:
-        replica.doubt_credential()
+        replica.credential.doubt()
     raise refusal(
         status,
         body,

@@ -256,7 +256,7 @@ class Inference:
             raise _ended_before_dispatch()
         call, deadline = tab.call, tab.deadline
         tab.backend = call.model.backend
-        tab.dispatched_us = (time.perf_counter_ns() - tab.started_at) // 1000
+        tab.dispatched_at = time.perf_counter_ns()
         self.overload.mark_inactive(tab.owner)
         try:
             with tab.waiting_until(deadline + _DEADLINE_SLACK_S):
@@ -267,8 +267,7 @@ class Inference:
         except TimeoutError:
             raise _ended_early(tab) from None
         finally:
-            ended_us = (time.perf_counter_ns() - tab.started_at) // 1000
-            tab.upstream_us = ended_us - tab.dispatched_us
+            tab.answered_at = time.perf_counter_ns()
             self.overload.mark_active(tab.owner)
 
     async def _close(self, tab: Tab, error: BaseException | None = None) -> None:

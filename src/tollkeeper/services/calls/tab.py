@@ -117,16 +117,15 @@ class Tab(msgspec.Struct, eq=False):
     # The start of the call, as a time of `time.time_ns` and of `time.perf_counter_ns`.
     started_ns: int = msgspec.field(default_factory=time.time_ns)
     started_at: int = msgspec.field(default_factory=time.perf_counter_ns)
-    # The times from the start to the dispatch and to the first piece (the first batch of events of
-    # the answer), and the times that the backend and the judge took.
-    dispatched_us: int | None = None
-    first_piece_us: int | None = None
-    upstream_us: int | None = None
+    # Further times of `time.perf_counter_ns`, 0 until then: the dispatch, the first piece (the first
+    # batch of events of the answer), the end of the answer, and the end of the call.
+    dispatched_at: int = 0
+    first_piece_at: int = 0
+    answered_at: int = 0
+    ended_at: int = 0
+    # The time that the judge took.
     judging_ns: int = 0
-    # Further values of the activity record, which the call recorder sets.
-    started_at_ms: int = 0
-    duration_us: int = 0
-    overhead_us: int | None = None
+    # The cost that the backend reports; set at the end of the call.
     reported_cost_picousd: int | None = None
     # The time by which the call must end; set by `end_by`. A time of the event loop's clock.
     ends_by: float | None = None
@@ -170,8 +169,8 @@ class Tab(msgspec.Struct, eq=False):
 
     def take(self, batch: Batch) -> Awaitable[None]:
         """Receives events of the answer: counts their usage, and delivers them."""
-        if self.first_piece_us is None:
-            self.first_piece_us = (time.perf_counter_ns() - self.started_at) // 1000
+        if not self.first_piece_at:
+            self.first_piece_at = time.perf_counter_ns()
         self.meter.count(batch)
         return self.sink.take(batch)
 
@@ -187,7 +186,7 @@ class Tab(msgspec.Struct, eq=False):
     @property
     def waits_to_be_sent(self) -> bool:
         """Tells whether the call was dispatched but still waits for a connection."""
-        return self.dispatched_us is not None and self.upstream_us is None and not self.sent
+        return self.dispatched_at > 0 and not self.answered_at and not self.sent
 
     @contextmanager
     def judging(self) -> Iterator[None]:
