@@ -52,6 +52,9 @@ class FallbackBackend:
                 receiver.sent, last_error = False, error
             else:
                 return
+            finally:
+                if receiver.replica is not None:
+                    receiver.backend = route.model.backend
         assert last_error is not None, "a model has at least one route"
         raise last_error
 

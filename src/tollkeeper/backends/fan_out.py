@@ -79,10 +79,10 @@ class _FanOutCall:
     ) -> None:
         self._backend = backend
         self._call = call
-        self._receiver = receiver
+        self.receiver = receiver
         self._deadline = deadline
         self._tasks: list[asyncio.Task[None]] = []
-        self._parts: list[_Part] = []
+        self.parts: list[_Part] = []
         self._parts_ended = 0
         # The number of parts that failed without being charged.
         self._parts_refused = 0
@@ -102,7 +102,7 @@ class _FanOutCall:
 
     async def run(self, concurrency: int) -> None:
         """Runs the parts, and passes their events to the receiver."""
-        call, receiver = self._call, self._receiver
+        call, receiver = self._call, self.receiver
         tasks_max = min(concurrency, call.choices)
         if call.is_large:
             tasks_max = min(tasks_max, LARGE_CALL_REQUESTS_MAX)
@@ -123,11 +123,7 @@ class _FanOutCall:
                 if receiver.replica is not None:
                     # Only the prompts that were sent and not refused are charged. The backend has
                     # begun to answer, so at least one prompt was sent.
-                    receiver.set_prompts_sent(max(1, len(self._parts) - self._parts_refused))
-
-    def update_sent(self) -> None:
-        """Tells the receiver whether the request of any part was sent."""
-        self._receiver.sent = any(part.sent for part in self._parts)
+                    receiver.set_prompts_sent(max(1, len(self.parts) - self._parts_refused))
 
     async def _next_batch(self) -> list[Event]:
         """Returns the next events of any part. Returns an empty list if all parts have ended.
@@ -161,9 +157,9 @@ class _FanOutCall:
 
     async def _run_parts(self) -> None:
         """Runs one part after another, until all parts have begun or any part has failed."""
-        while self._failure is None and len(self._parts) < self._call.choices:
-            part = _Part(self, len(self._parts))
-            self._parts.append(part)
+        while self._failure is None and len(self.parts) < self._call.choices:
+            part = _Part(self, len(self.parts))
+            self.parts.append(part)
             call = _part_call(self._call, part.number)
             await self._backend.answer(call, part, deadline=self._deadline)
             self._parts_ended += 1
@@ -171,9 +167,7 @@ class _FanOutCall:
 
     async def take(self, part: "_Part", batch: Batch) -> None:
         """Receives events of a part."""
-        receiver = self._receiver
-        if receiver.replica is None:
-            receiver.replica, receiver.backend = part.replica, part.backend
+        self.receiver.replica = self.receiver.replica or part.replica
         events = self._events_of_part(part.number, batch)
         if not events:
             return
@@ -232,7 +226,7 @@ class _Part(EventCollector):
     @sent.setter
     def sent(self, sent: bool) -> None:
         self._sent = sent
-        self._call.update_sent()
+        self._call.receiver.sent = any(part.sent for part in self._call.parts)
 
     async def take(self, batch: Batch) -> None:
         await self._call.take(self, batch)

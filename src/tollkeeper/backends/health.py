@@ -59,18 +59,6 @@ class ReplicaHealth:
     `succeeded`, `failed` or `abandoned`. Only an abandoned call that is not a probe may stay
     unreported."""
 
-    __slots__ = (
-        "_backoff_s",
-        "_failed_for",
-        "_failures",
-        "_rule",
-        "ejected_until",
-        "is_failing",
-        "is_sound",
-        "last_failure",
-        "state",
-    )
-
     def __init__(self, rule: EjectionRule) -> None:
         self._rule = rule
         # The number of failures since the last success or ejection.

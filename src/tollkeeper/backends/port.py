@@ -58,9 +58,10 @@ class AnswerReceiver(Protocol):
     # Whether the request of the current attempt was sent. Before the request is sent, the backend
     # cannot charge for the call.
     sent: bool
-    # The replica and the backend that have begun to answer, which means that the backend has accepted
-    # the call. `replica` is None until then.
+    # The replica that has begun to answer, which means that the backend has accepted the call. None
+    # until then.
     replica: str | None
+    # The backend that has begun to answer. Only set if the model has several backends.
     backend: str | None
 
     def take(self, batch: Batch) -> Awaitable[None]:

@@ -228,7 +228,7 @@ class RoutedBackend:
                 replica.pool.release(connection)
             self._note_failure(replica, attempt, call, error, deadline)
             raise
-        receiver.replica, receiver.backend = replica.url, self.name
+        receiver.replica = replica.url
         if streamed:
             await self._pass_on(stream, replica, call, receiver, attempt)
             return

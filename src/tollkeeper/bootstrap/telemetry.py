@@ -20,7 +20,7 @@ from tollkeeper.bootstrap.telemetry_content import AnswerContent, content_attrib
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.services.calls.tracing import CallSpan, CallTracer
+from tollkeeper.services.calls.tab import CallSpan, CallTracer
 from tollkeeper.settings import SettingsError
 
 # The names of OpenTelemetry's environment variables.

@@ -254,14 +254,13 @@ class Inference:
             if gate is not None:
                 gate.close()
             raise _ended_before_dispatch()
-        call, deadline = tab.call, tab.deadline
-        tab.backend = call.model.backend
+        tab.backend = tab.call.model.backend
         tab.dispatched_at = time.perf_counter_ns()
         self.overload.mark_inactive(tab.owner)
         try:
-            with tab.waiting_until(deadline + _DEADLINE_SLACK_S):
+            with tab.waiting_until(tab.deadline + _DEADLINE_SLACK_S):
                 if gate is None:
-                    await tab.plan.backend.answer(call, tab, deadline=deadline)
+                    await tab.plan.backend.answer(tab.call, tab, deadline=tab.deadline)
                 else:
                     await _deliver_judged(tab, gate)
         except TimeoutError:
@@ -278,13 +277,12 @@ class Inference:
         was not written in time."""
         # The state stays UNSETTLED until the ledger has written the settlement.
         tab.state = SettlementState.UNSETTLED
-        cost = None
         charge = tab.charge = tab.meter.charge() if error is None else _charge_of_failed(tab, error)
         if charge is None:
             assert error is not None
             cost, resolution_written = self._close_uncharged(tab, error)
         elif charge.estimated and (reason := _unknown_cost(tab.meter)):
-            resolution_written = self._admission.leave_unsettled(tab, reason)
+            cost, resolution_written = None, self._admission.leave_unsettled(tab, reason)
         else:
             cost, resolution_written = self._admission.settle(tab, charge)
         wait_until = max(tab.deadline, asyncio.get_running_loop().time() + _SETTLEMENT_S_MIN)

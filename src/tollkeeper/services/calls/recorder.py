@@ -5,7 +5,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
-from operator import add, attrgetter, floordiv, getitem, sub
+from operator import attrgetter, floordiv, getitem, sub
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,8 +15,7 @@ from tollkeeper.domain.inference import Batch
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.calls.bill_checks import check_usage_and_cost
 from tollkeeper.services.calls.metrics import count_calls
-from tollkeeper.services.calls.tab import AnswerSink, Tab
-from tollkeeper.services.calls.tracing import AnswerCollector, CallTracer
+from tollkeeper.services.calls.tab import AnswerCollector, AnswerSink, CallTracer, Tab
 from tollkeeper.services.policies.checks import Evidence
 from tollkeeper.services.request_log import RequestLog
 from tollkeeper.services.tallies import collect_while_alive, schedule_write
@@ -54,24 +53,27 @@ def _records(rows: Sequence[tuple[Any, ...]]) -> list[ActivityRecord]:
     Computes each duration for all calls at once, which runs in C."""
     *columns, started_at = zip(*rows, strict=True)
     record: dict[str, Any] = dict(zip(ActivityRecord.__struct_fields__, columns, strict=False))
-    ended_at, first_piece_at = record["duration_us"], record["first_piece_us"]
-    dispatched_at, answered_at = record["dispatched_us"], record["upstream_us"]
-    waited_ns = map(add, map(sub, answered_at, dispatched_at), record["overhead_us"])
+    first_piece_at, dispatched_at = record["first_piece_us"], record["dispatched_us"]
+    durations_us = _microseconds(started_at, record["duration_us"])
+    upstream_us = _microseconds(dispatched_at, record["upstream_us"])
+    judging_us = map(floordiv, record["overhead_us"], repeat(1000))
+    overheads_us = map(sub, map(sub, durations_us, upstream_us), judging_us)
     record["started_at_ms"] = map(floordiv, record["started_at_ms"], repeat(1_000_000))
-    record["duration_us"] = _microseconds(started_at, ended_at, ended_at)
-    record["first_piece_us"] = _microseconds(started_at, first_piece_at, first_piece_at)
-    record["dispatched_us"] = _microseconds(started_at, dispatched_at, dispatched_at)
-    record["upstream_us"] = _microseconds(dispatched_at, answered_at, answered_at)
-    record["overhead_us"] = _microseconds(map(add, started_at, waited_ns), ended_at, answered_at)
+    record["duration_us"] = durations_us
+    record["first_piece_us"] = _known(first_piece_at, _microseconds(started_at, first_piece_at))
+    record["dispatched_us"] = _known(dispatched_at, _microseconds(started_at, dispatched_at))
+    record["upstream_us"] = _known(dispatched_at, upstream_us)
+    record["overhead_us"] = _known(dispatched_at, map(max, overheads_us, repeat(0)))
     return list(map(ActivityRecord, *record.values()))
 
 
-def _microseconds(
-    starts_ns: Iterable[int], ends_ns: Iterable[int], reached_at: Iterable[int]
-) -> Iterable[int | None]:
-    """Returns the times from the starts to the ends, at least 0; None if `reached_at` is 0."""
-    spans_us = map(floordiv, map(max, map(sub, ends_ns, starts_ns), repeat(0)), repeat(1000))
-    return map(getitem, zip(repeat(None), spans_us, strict=False), map(bool, reached_at))
+def _microseconds(starts_ns: Iterable[int], ends_ns: Iterable[int]) -> list[int]:
+    return list(map(floordiv, map(sub, ends_ns, starts_ns), repeat(1000)))
+
+
+def _known(times: Iterable[int], durations: Iterable[int]) -> Iterable[int | None]:
+    """Returns the durations, but None where the time is 0, which means that it was not reached."""
+    return map(getitem, zip(repeat(None), durations, strict=False), map(bool, times))
 
 
 class _CollectingSink:
@@ -132,12 +134,14 @@ class CallRecorder:
             tab.reported_cost_picousd = report.cost_picousd
         check_usage_and_cost(tab, self._on_misreport)
         evidence = tab.evidence
-        if evidence is not None and evidence.pending and len(self._waiting) < _WAITING_MAX:
-            task = asyncio.create_task(self._record_later(tab, evidence))
-            self._waiting.add(task)
-            task.add_done_callback(self._waiting.discard)
-        else:
-            self._record(tab)
+        if evidence is not None:
+            if evidence.pending and len(self._waiting) < _WAITING_MAX:
+                task = asyncio.create_task(self._record_later(tab, evidence))
+                self._waiting.add(task)
+                task.add_done_callback(self._waiting.discard)
+                return
+            tab.verdicts = evidence.verdicts
+        self._record(tab)
 
     async def drain(self) -> None:
         """Waits until the calls with pending verdicts are recorded, at most `_DRAIN_TIMEOUT_S`
@@ -147,11 +151,10 @@ class CallRecorder:
 
     async def _record_later(self, tab: Tab, evidence: Evidence) -> None:
         await evidence.wait_until_complete()
+        tab.verdicts = evidence.verdicts
         self._record(tab)
 
     def _record(self, tab: Tab) -> None:
-        if tab.evidence is not None:
-            tab.verdicts = tab.evidence.verdicts
         ended, row = self._ended, _read_tab(tab)
         if not ended:
             schedule_write()

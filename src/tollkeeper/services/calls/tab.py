@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from tollkeeper.backends.port import TextFunctions, TextWriter
-from tollkeeper.domain.activity import VerdictRecord
+from tollkeeper.domain.activity import ActivityRecord, VerdictRecord
 from tollkeeper.domain.inference import Batch, Call
 from tollkeeper.domain.ledger import Hold
 from tollkeeper.domain.metering import Charge, Meter
@@ -20,7 +20,6 @@ from tollkeeper.domain.pricing import Pricing
 from tollkeeper.domain.usage import ReportedUsage, Usage
 from tollkeeper.runtime.timeouts import Alarm
 from tollkeeper.services.calls.plans import Plan
-from tollkeeper.services.calls.tracing import CallSpan
 from tollkeeper.services.policies.checks import Evidence
 
 
@@ -38,6 +37,41 @@ class AnswerSink(Protocol):
         """Returns a function that writes text directly to the client. The first batch of events
         must have been delivered before. Returns None if the sink needs the whole answer as
         events."""
+        ...
+
+
+class AnswerCollector(Protocol):
+    def add(self, batch: Batch) -> None:
+        """Receives events that were delivered to the client. Neither blocks nor raises."""
+        ...
+
+
+class CallSpan(Protocol):
+    """Represents the tracing span of one running call."""
+
+    @property
+    def answer(self) -> AnswerCollector | None:
+        """Returns the collector for the answer; None if the settings exclude content from spans."""
+        ...
+
+    @property
+    def traceparent(self) -> bytes:
+        """Returns the `traceparent` header value that makes the backend's span a child of this
+        span."""
+        ...
+
+    def ended(self, record: ActivityRecord) -> None:
+        """Ends the span. Neither blocks nor raises."""
+        ...
+
+
+class CallTracer(Protocol):
+    """Starts the spans of calls. Tracing is optional; `bootstrap` creates the tracer."""
+
+    def started(self, call: Call) -> CallSpan: ...
+
+    def close(self) -> None:
+        """Exports the remaining spans, within a time limit. Blocks."""
         ...
 
 
