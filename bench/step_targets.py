@@ -23,10 +23,10 @@ TARGETS = {
     REQUEST: 528,
     PRICE: 687,
     LEDGER: 215,
-    SCRIPT: 561,
-    BACKEND: 878,
+    SCRIPT: 555,
+    BACKEND: 867,
     ANSWER: 214,
-    ENDED: 174,
+    ENDED: 171,
     LIBRARIES: 0,
 }
 

@@ -59,8 +59,7 @@ class ChatWire:
         always writes itself. A request for a stream also asks for a usage report, because the gateway
         computes the price from the report. A dialect can disable this (`include_usage`)."""
         model, prompt, dialect = call.model, call.prompt, self._dialect
-        written = prompt.written
-        body: FreeObject = encoded_fields(prompt) if written is None else dict(written)
+        body: FreeObject = encoded_fields(prompt) if prompt.written is None else {**prompt.written}
         if prompt.reasoning is not None and prompt.reasoning.effort is not None:
             body["reasoning_effort"] = prompt.reasoning.effort
         if prompt.logprobs is not None:
