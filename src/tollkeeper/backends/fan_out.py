@@ -124,6 +124,9 @@ class _FanOutCall:
                     # Only the prompts that were sent and not refused are charged. The backend has
                     # begun to answer, so at least one prompt was sent.
                     receiver.set_prompts_sent(max(1, len(self.parts) - self._parts_refused))
+                # The parts refer to this object. Without this reference cycle, the prompt is freed at
+                # once.
+                self.parts.clear()
 
     async def _next_batch(self) -> list[Event]:
         """Returns the next events of any part. Returns an empty list if all parts have ended.
