@@ -155,14 +155,14 @@ class CallRecorder:
         self._record(tab)
 
     def _record(self, tab: Tab) -> None:
-        ended, row = self._ended, _read_tab(tab)
+        ended = self._ended
         if not ended:
             schedule_write()
-        ended.append(row)
+        ended.append(_read_tab(tab))
         if len(ended) >= _BUFFERED_MAX:
             self.flush()
         if tab.span is not None:
-            tab.span.ended(*_records([row]))
+            tab.span.ended(*_records([_read_tab(tab)]))
 
     def flush(self) -> None:
         """Passes the buffered records to the activity table, the metrics and the request log."""
