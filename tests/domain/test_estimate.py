@@ -41,11 +41,11 @@ def test_what_becomes_longer_in_a_normal_form_counts_in_that_form() -> None:
     """Some tokenizers normalize texts first. That of Claude 2 needed 15 tokens for this character."""
     text = "\ufdfa" * 1000
     assert estimate_tokens(text) >= 15 * 1000
-    assert measure_text(text).bytes == 33 * 1000
+    assert measure_text(text)[1] == 33 * 1000
 
 
 @given(st.text(max_size=300))
 def test_no_estimate_exceeds_the_bytes(text: str) -> None:
-    size = measure_text(text)
-    assert 0 <= size.tokens <= size.bytes
-    assert size.bytes >= len(text.encode("utf-8", "surrogatepass"))
+    tokens, bytes_max = measure_text(text)
+    assert 0 <= tokens <= bytes_max
+    assert bytes_max >= len(text.encode("utf-8", "surrogatepass"))

@@ -201,7 +201,7 @@ def test_bytes_bound_a_template_that_indents_tools(template: str, escapes: bool)
     )
     wide = replace(MODEL, context_length=10**6)
     model = replace(wide, token_bounds=TokenBounds(text_by_bytes=True, template=0, tools=0))
-    held = measure_prompt(prompt, by_bytes=True).hold_bound(model)
+    held = measure_prompt(prompt, model.token_bounds).hold_bound(model)
     compact = measure_prompt(prompt).hold_bound(model)
     assert compact < len(printed.encode()) <= held
 

@@ -53,7 +53,7 @@ def _report(prompt: int, read: int, written: int, **fields: Any) -> ReportedUsag
 
 def _cost(call: Call, usage: Usage | None) -> int:
     assert usage is not None
-    return cost_of(call.model.pricing, usage, images=0).total_picousd
+    return sum(cost_of(call.model.pricing, usage, images=0).values())
 
 
 # Report fields which show that the same tokens were read from the cache and written again.
@@ -141,7 +141,7 @@ def test_no_reading_has_a_negative_count(
         assert usage.uncached_tokens >= usage.input_audio_tokens >= 0
         assert min(usage.cache_write_tokens, usage.cache_write_1h_tokens) >= 0
         assert usage.cache_write_tokens + usage.cache_write_1h_tokens == written
-        assert cost_of(_call(_CLAUDE).model.pricing, usage, images=0).total_picousd >= 0
+        assert sum(cost_of(_call(_CLAUDE).model.pricing, usage, images=0).values()) >= 0
 
 
 def _message(*marks: dict[str, Any] | None) -> dict[str, Any]:

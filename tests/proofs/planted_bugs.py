@@ -18,7 +18,7 @@ BUGS = {
         ("services/ledger/test_ledger.py",),
     ),
     "float money in code": Bug(
-        "_hold_at",
+        "hold_at",
         "prices.dearest_input * bounds.prompt_tokens",
         "float(prices.dearest_input) * bounds.prompt_tokens",
         ("domain/test_pricing.py",),

@@ -183,9 +183,9 @@ ISOLATION_BUGS = {
         ("domain/test_estimate.py",),
     ),
     "who pays by bytes is held by the estimate": Bug(
-        "Inference._bounds",
-        "if size.web_searches or plan.holds_by_bytes:",
-        "if size.web_searches:",
+        "Plan.__init__",
+        "model.token_bounds.text_by_bytes",
+        "False",
         ("journeys/calls/test_text_bound.py",),
     ),
     "calls that nothing can pay for have no rate": Bug(

@@ -99,7 +99,7 @@ PRICE_BUGS = {
     ),
     "a fan-out is priced as one answer": Bug(
         "Meter.charge",
-        "parts = () if self.report is None else self.report.parts or ()",
+        "parts = report.parts or ()",
         "parts = ()",
         CALL_HISTORIES,
     ),
@@ -155,8 +155,8 @@ PRICE_BUGS = {
     ),
     "a prompt that is read again after each search is held once": Bug(
         "Inference._bounds",
-        "prompts_sent * held_tokens",
-        "prompts_sent * prompt_tokens",
+        "prompts * size.hold_bound(model, counted)",
+        "prompts * prompt_tokens",
         EXCHANGES,
     ),
     "an empty id of DashScope goes to the caller": Bug(
@@ -192,8 +192,8 @@ PRICE_BUGS = {
     # Bugs in prices that depend on the call.
     "what a cache has does not count for the length of a prompt": Bug(
         "cost_of",
-        "usage.prompt_tokens",
-        "usage.uncached_tokens",
+        "pricing.applying(usage.service_tier, usage.prompt_tokens)",
+        "pricing.applying(usage.service_tier, usage.uncached_tokens)",
         PRICES,
     ),
     "a tier begins one token early": Bug(
@@ -212,8 +212,8 @@ PRICE_BUGS = {
     ),
     "a hold takes the cheapest price": Bug(
         "dearest_prices",
-        "max(possible, key=lambda prices: _hold_at(prices, bounds))",
-        "min(possible, key=lambda prices: _hold_at(prices, bounds))",
+        "max(possible, key=lambda prices: hold_at(prices, bounds))",
+        "min(possible, key=lambda prices: hold_at(prices, bounds))",
         PRICES,
     ),
     "a tier of service that is not declared is free of its tiers": Bug(
@@ -241,7 +241,7 @@ PRICE_BUGS = {
         PRICED_EXCHANGES,
     ),
     "audio is not held for": Bug(
-        "_hold_at",
+        "hold_at",
         "prices.extra_input_audio * bounds.input_audio_tokens",
         "0",
         PRICES,

@@ -221,7 +221,7 @@ class History:
 
     async def _settle(self, process: Process, tab: Tab, hold: Hold) -> None:
         usage = Usage(prompt_tokens=self.rng.randrange(6), completion_tokens=self.rng.randrange(14))
-        cost = price_of(hold.pricing, usage, 0).total_picousd
+        cost = sum(price_of(hold.pricing, usage, 0).values())
         self.observed.wanted.setdefault(hold.id, set()).add(cost)
         charged, written = process.admission.settle(tab, Charge(usage, estimated=False))
         await written

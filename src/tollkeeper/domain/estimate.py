@@ -20,12 +20,10 @@ All passes over the text run in C code, so a megabyte takes about three millisec
 
 import re
 import string
-import zlib
-from collections.abc import Iterable
+from collections.abc import Iterator
 from itertools import repeat
 from operator import and_
-
-import msgspec
+from zlib import adler32
 
 from tollkeeper.domain.normal_form import added_bytes
 
@@ -67,53 +65,53 @@ _LETTERS = _table({string.ascii_letters: ord("L")}, ord("."))
 _NUMBERS = _table({string.digits: ord("D"), " ": ord(" ")}, ord("."))
 
 
-# The lower half of an Adler-32 checksum is (1 + the sum of the bytes) modulo 65521. The sum of this
-# many weights is smaller than the modulus, so the checksum contains the exact sum.
-_SUMMED_AT_ONCE = 65519 // max(_OTHER_WEIGHT, *_WEIGHTS.values())
+# Adler-32 with the start value 0 has the sum of the bytes modulo 65521 in its lower half. The sum of
+# this many weights is smaller than the modulus, so the checksum contains the exact sum.
+_SUMMED_AT_ONCE = 65520 // max(_OTHER_WEIGHT, *_WEIGHTS.values())
 _PIECES = re.compile(rb"(?s).{1,%d}" % _SUMMED_AT_ONCE).findall
+_START_VALUES, _LOWER_HALVES = repeat(0), repeat(0xFFFF)
 
 
 def _sum_of_bytes(data: bytes) -> int:
     """Sums the bytes by means of `zlib.adler32`. This is faster than `sum(data)`, which handles a
     Python integer for each byte."""
-    pieces = _PIECES(data)
-    sums: Iterable[int] = map(and_, map(zlib.adler32, pieces), repeat(0xFFFF))
-    return sum(sums) - len(pieces)
+    return sum(map(and_, map(adler32, _PIECES(data), _START_VALUES), _LOWER_HALVES))
 
 
-class TextSize(msgspec.Struct, frozen=True, gc=False):
-    # An estimate that is at least a common tokenizer's count, for ordinary text.
-    tokens: int
-    # An upper limit of the text's length in bytes, after a tokenizer has converted the text to a
-    # Unicode normal form. No tokenizer produces more tokens than this.
-    bytes: int
+def _slices(encoded: bytes) -> Iterator[bytes]:
+    """Yields slices of the bytes. Each also has the first byte of the next slice."""
+    for start in range(0, len(encoded) - 1, _SLICE_BYTES):
+        yield encoded[start : start + _SLICE_BYTES + 1]
 
 
 def estimate_tokens(text: str) -> int:
-    return measure_text(text).tokens
+    return measure_text(text)[0]
 
 
-def measure_text(text: str) -> TextSize:
+def measure_text(text: str) -> tuple[int, int]:
+    """Returns an estimate of the tokens, which is at least a common tokenizer's count for ordinary
+    text, and an upper limit of the bytes after a tokenizer has converted the text to a Unicode
+    normal form. No tokenizer produces more tokens than these bytes."""
     # A byte in front of the text lets every run of letters begin after another character.
     encoded = b"\n" + text.encode("utf-8", "surrogatepass")
     added = 0 if text.isascii() else added_bytes(text)
     bytes_max = len(encoded) - 1 + added
     weight = 0
     # Works in slices, because one call into C code for a long text would block all other threads.
-    # A slice also has the byte before it, which decides whether a run starts or ends at its
-    # beginning. The weight of this byte is not counted.
-    for start in range(0, len(encoded) - 1, _SLICE_BYTES):
-        piece = encoded[start : start + _SLICE_BYTES + 1]
+    # The first byte of a slice decides whether a run starts or ends there. The slice before has
+    # counted the weight of this byte.
+    for piece in (encoded,) if len(encoded) <= _SLICE_BYTES else _slices(encoded):
         weights, numbers = piece.translate(_WEIGHT_OF), piece.translate(_NUMBERS)
         weight += (
             _sum_of_bytes(weights)
             - weights[0]
             + _LETTER_RUN_WEIGHT * piece.translate(_LETTERS).count(b".L")
-            + _SPACE_BEFORE_DIGIT_WEIGHT * numbers.count(b" D")
         )
+        if b"D" in numbers:
+            weight += _SPACE_BEFORE_DIGIT_WEIGHT * numbers.count(b" D")
         if b"  " in piece:
             # Counts the ends of runs. If a slice ends inside a run, the part of the run before that
             # end counts as a run too.
             runs = numbers.count(b"  .") + numbers.count(b"  D") + numbers.endswith(b"  ")
             weight += _SPACE_RUN_WEIGHT * runs
-    return TextSize(min(bytes_max, -(-weight // _UNIT) + added), bytes_max)
+    return min(bytes_max, -(-weight // _UNIT) + added), bytes_max

@@ -124,19 +124,17 @@ class Meter(msgspec.Struct):
     def _interpret_report(self) -> None:
         """Interprets the merged reports. Only called when the usage is needed, because a stream may
         contain many reports."""
-        self._is_stale = False
-        report = self.report
+        report, is_nonsense = self.report, False
         usage = None if report is None else read_usage(self.call, report)
         if usage is None:
-            self._usage = None
             searches = 0 if report is None else report.web_searches or 0
             absurd = self.impossible_report is not None
-            self._is_nonsense = absurd or searches > _SEARCHES_MAX * self.call.choices
-            return
-        self._is_nonsense = not self._can_be_true(usage)
-        if self.service_tier is not None and usage.service_tier is None:
+            is_nonsense = absurd or searches > _SEARCHES_MAX * self.call.choices
+        elif not self._can_be_true(usage):
+            usage, is_nonsense = None, True
+        elif self.service_tier is not None and usage.service_tier is None:
             usage = msgspec.structs.replace(usage, service_tier=self.service_tier)
-        self._usage = None if self._is_nonsense else usage
+        self._usage, self._is_nonsense, self._is_stale = usage, is_nonsense, False
 
     @property
     def prompt_is_unknown(self) -> bool:
@@ -172,12 +170,12 @@ class Meter(msgspec.Struct):
         """Returns the usage to charge: the backend's count if there is one, otherwise the gateway's
         own count. The gateway's count also replaces zero output tokens if output was received. If
         the answer broke off, a running total is an estimate, because the backend may bill more."""
-        usage = self.usage
-        parts = () if self.report is None else self.report.parts or ()
-        if usage is None:
+        usage, report = self.usage, self.report
+        if usage is None or report is None:
             estimate = self.estimate()
             return Charge(estimate, estimated=True, parts=self._estimated_parts(estimate))
-        if usage.completion_tokens == 0 and self.output_tokens > 0:
+        parts = report.parts or ()
+        if not usage.completion_tokens and self.output_tokens > 0:
             # Output was received, so the backend's count of zero output tokens is wrong.
             counted = min(self.output_tokens, self._output_limit)
             return Charge(
@@ -187,8 +185,7 @@ class Meter(msgspec.Struct):
                 # gets all counted tokens.
                 parts=(_with_completion(parts[0], counted), *parts[1:]) if parts else (),
             )
-        is_partial = broke_off and self.report is not None and self.report.is_running_total
-        return Charge(usage, estimated=is_partial, parts=parts)
+        return Charge(usage, broke_off and report.is_running_total, parts)
 
     @property
     def _output_limit(self) -> int:
@@ -264,7 +261,7 @@ class Meter(msgspec.Struct):
         return (
             usage.prompt_tokens <= tokens_max
             and usage.completion_tokens <= tokens_max
-            and usage.web_searches <= _SEARCHES_MAX * call.choices
+            and (not usage.web_searches or usage.web_searches <= _SEARCHES_MAX * call.choices)
         )
 
     def _count_other_fields(self, delta: Delta) -> None:
@@ -312,7 +309,7 @@ def read_usage(call: Call, report: ReportedUsage) -> Usage | None:
 
 
 def _distance(pricing: Pricing, usage: Usage, stated_picousd: int) -> int:
-    return abs(cost_of(pricing, usage, images=0).total_picousd - stated_picousd)
+    return abs(sum(cost_of(pricing, usage, images=0).values()) - stated_picousd)
 
 
 def _with_completion(usage: Usage, completion_tokens: int) -> Usage:

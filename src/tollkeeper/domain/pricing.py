@@ -3,9 +3,9 @@ Amounts are integers of picousd (10^-12 USD).
 
 A price dimension is a quantity with its own price, such as prompt tokens or web searches. A hold is
 the maximum cost of a call, reserved before the call is sent. To add a price dimension, add a row to
-`PRICE_DIMENSIONS`, a field to `Pricing`, `Usage` and `Resolution`, a line to `_cost_at`, the count
-to `_separately_priced`, and a migration with the columns. If a hold includes the price, also add it to
-`Pricing.charges_media` and `_hold_at`. All other code reads `PRICE_DIMENSIONS`.
+`PRICE_DIMENSIONS`, a field to `Pricing`, `Usage` and `Resolution`, a line to `cost_of`, the count to
+`_separately_priced`, and a migration with the columns. If a hold includes the price, also add it to
+`Pricing.charges_media` and `hold_at`. All other code reads `PRICE_DIMENSIONS`.
 """
 
 from collections.abc import Sequence
@@ -213,16 +213,6 @@ class Bounds(msgspec.Struct, frozen=True, gc=False):
     service_tier: str | None = None
 
 
-class Cost(msgspec.Struct, frozen=True, gc=False):
-    """Contains a call's cost in picousd, by line item."""
-
-    by_dimension: dict[str, int]
-
-    @property
-    def total_picousd(self) -> int:
-        return sum(self.by_dimension.values())
-
-
 def hold_picousd(pricing: Pricing, bounds: Bounds) -> int:
     """Returns the maximum cost of a call: all completions have the maximum length, and each token
     has the highest price that may apply (`Pricing.possible`)."""
@@ -230,7 +220,7 @@ def hold_picousd(pricing: Pricing, bounds: Bounds) -> int:
     assert min(bounds.choices, bounds.output_tokens_each, bounds.prompts) >= 1
     if pricing.variants or bounds.writes_images:
         pricing = dearest_prices(pricing, bounds)
-    return _hold_at(pricing, bounds)
+    return hold_at(pricing, bounds)
 
 
 def dearest_prices(pricing: Pricing, bounds: Bounds) -> Pricing:
@@ -241,7 +231,7 @@ def dearest_prices(pricing: Pricing, bounds: Bounds) -> Pricing:
     possible = pricing.possible(bounds.service_tier, tokens_per_prompt)
     if bounds.writes_images:
         possible = tuple(map(_with_dearer_output, possible))
-    return max(possible, key=lambda prices: _hold_at(prices, bounds))
+    return max(possible, key=lambda prices: hold_at(prices, bounds))
 
 
 def _with_dearer_output(prices: Pricing) -> Pricing:
@@ -250,7 +240,9 @@ def _with_dearer_output(prices: Pricing) -> Pricing:
     return replace(prices, completion=prices.output_image)
 
 
-def _hold_at(prices: Pricing, bounds: Bounds) -> int:
+def hold_at(prices: Pricing, bounds: Bounds) -> int:
+    """Returns the maximum cost of a call if each token has the highest of these prices, whatever
+    variants they have."""
     amount = (
         prices.dearest_input * bounds.prompt_tokens
         + prices.completion * bounds.choices * bounds.output_tokens_each
@@ -273,53 +265,50 @@ _separately_priced = attrgetter(
 )
 
 
-def cost_of(pricing: Pricing, usage: Usage, images: int, parts: Sequence[Usage] = ()) -> Cost:
-    """Computes the cost of a call. If `usage` is the sum of several answers, `parts` contains the
-    usage of each answer, because prices depend on the prompt length and service tier of the single
-    answer. The highest price per request is charged once per call, not once per answer."""
-    if not parts:
-        if pricing.variants:
-            pricing = pricing.applying(usage.service_tier, usage.prompt_tokens)
-        return _cost_at(pricing, usage, images)
-    total: dict[str, int] = {}
-    for position, part in enumerate(parts):
-        # `images` is the sum over all parts. Each part received the same images.
-        part_images = images // len(parts) + (position < images % len(parts))
-        prices = pricing.applying(part.service_tier, part.prompt_tokens)
-        for dimension, amount in _cost_at(prices, part, part_images).by_dimension.items():
-            if dimension == "request":
-                total[dimension] = max(total.get(dimension, 0), amount)
-            else:
-                total[dimension] = total.get(dimension, 0) + amount
-    return Cost(total)
-
-
-def _cost_at(prices: Pricing, usage: Usage, images: int) -> Cost:
-    """Computes the cost at these prices. Tokens that were read from a cache or written to one,
+def cost_of(
+    pricing: Pricing, usage: Usage, images: int, parts: Sequence[Usage] = ()
+) -> dict[str, int]:
+    """Computes the cost of a call in picousd, by line item. If `usage` is the sum of several
+    answers, `parts` contains the usage of each answer, because prices depend on the prompt length
+    and service tier of the single answer. Tokens that were read from a cache or written to one,
     audio tokens and image tokens have prices of their own."""
+    if parts:
+        return _cost_of_parts(pricing, images, parts)
+    if pricing.variants:
+        pricing = pricing.applying(usage.service_tier, usage.prompt_tokens)
     text_tokens, output_tokens = usage.prompt_tokens, usage.completion_tokens
-    further: dict[str, int] = {}
+    cost = {"request": pricing.request}
     if images:
-        further["image"] = prices.image * images
+        cost["image"] = pricing.image * images
     if any(_separately_priced(usage)):
         text_tokens = usage.uncached_tokens - usage.input_audio_tokens
         output_tokens -= usage.output_audio_tokens + usage.output_image_tokens
         amounts = {
-            "input_cache_read": prices.input_cache_read * usage.cached_tokens,
-            "input_cache_write": prices.input_cache_write * usage.cache_write_tokens
-            + prices.input_cache_write_1h * usage.cache_write_1h_tokens,
-            "web_search": prices.web_search * usage.web_searches,
-            "input_audio": prices.input_audio * usage.input_audio_tokens,
-            "output_audio": prices.output_audio * usage.output_audio_tokens,
-            "output_image": prices.output_image * usage.output_image_tokens,
+            "input_cache_read": pricing.input_cache_read * usage.cached_tokens,
+            "input_cache_write": pricing.input_cache_write * usage.cache_write_tokens
+            + pricing.input_cache_write_1h * usage.cache_write_1h_tokens,
+            "web_search": pricing.web_search * usage.web_searches,
+            "input_audio": pricing.input_audio * usage.input_audio_tokens,
+            "output_audio": pricing.output_audio * usage.output_audio_tokens,
+            "output_image": pricing.output_image * usage.output_image_tokens,
         }
-        further |= {name: amount for name, amount in amounts.items() if amount}
+        cost |= {name: amount for name, amount in amounts.items() if amount}
     assert text_tokens >= 0 <= output_tokens
-    return Cost(
-        {
-            "prompt": prices.prompt * text_tokens,
-            "completion": prices.completion * output_tokens,
-            "request": prices.request,
-            **further,
-        }
-    )
+    cost["prompt"] = pricing.prompt * text_tokens
+    cost["completion"] = pricing.completion * output_tokens
+    return cost
+
+
+def _cost_of_parts(pricing: Pricing, images: int, parts: Sequence[Usage]) -> dict[str, int]:
+    """Adds the costs of several answers. The highest price per request is charged once per call,
+    not once per answer."""
+    total: dict[str, int] = {}
+    for position, part in enumerate(parts):
+        # `images` is the sum over all parts. Each part received the same images.
+        part_images = images // len(parts) + (position < images % len(parts))
+        for dimension, amount in cost_of(pricing, part, part_images).items():
+            if dimension == "request":
+                total[dimension] = max(total.get(dimension, 0), amount)
+            else:
+                total[dimension] = total.get(dimension, 0) + amount
+    return total

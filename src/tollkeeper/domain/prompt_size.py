@@ -4,13 +4,13 @@ A hold is the highest possible cost of a call, reserved before the call is sent;
 limits of all tokens and web searches.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from operator import attrgetter
 
 import msgspec
 
-from tollkeeper.domain.catalog import Model
+from tollkeeper.domain.catalog import DEFAULT_TOKEN_BOUNDS, Model, TokenBounds
 from tollkeeper.domain.estimate import measure_text
 from tollkeeper.domain.prompt import (
     Audio,
@@ -151,22 +151,22 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
 
 
 def measure_prompt(
-    prompt: Prompt, text: str | None = None, *, by_bytes: bool = False
+    prompt: Prompt, bounds: TokenBounds = DEFAULT_TOKEN_BOUNDS, text: str | None = None
 ) -> PromptSize:
-    """Measures a prompt. `text` is the result of `prompt_text`, if already known. `by_bytes` means
-    that `text_bytes` will be used as a limit, so it has to cover every known chat template."""
-    measured = measure_text(prompt_text(prompt) if text is None else text)
-    template_tokens = _TOKENS_PER_TURN * len(prompt.turns)
-    text_tokens = measured.tokens + template_tokens
-    text_bytes = measured.bytes + template_tokens
-    tools, media = prompt.tools, prompt.media
-    if not (tools or media or prompt.web_search):
-        return PromptSize(text_tokens, text_bytes)
-    if by_bytes and tools:
+    """Measures a prompt for a model with these bounds. `text` is the result of `prompt_text`, if
+    already known."""
+    text_tokens, text_bytes = measure_text(prompt_text(prompt) if text is None else text)
+    tokens_around = _TOKENS_PER_TURN * len(prompt.turns)
+    size = PromptSize(text_tokens + tokens_around, text_bytes + tokens_around)
+    if not (prompt.tools or prompt.media or prompt.web_search):
+        return size
+    tools, media, web_searches = prompt.tools, prompt.media, _web_searches(prompt)
+    text_bytes = size.text_bytes
+    if tools and bounds.text_by_bytes:
+        # The bytes are used as a limit, so they have to cover every known chat template.
         text_bytes += _bytes_added_by_templates(tools)
-    web_searches = _web_searches(prompt)
-    return PromptSize(
-        text_tokens=text_tokens,
+    return msgspec.structs.replace(
+        size,
         text_bytes=text_bytes,
         images=sum(isinstance(part, Image) for part in media),
         files=sum(isinstance(part, File) for part in media),
@@ -211,10 +211,11 @@ def _tool_uses_allowed(prompt: Prompt, provider_tools: list[FreeObject]) -> int:
 def prompt_text(prompt: Prompt) -> str:
     """Returns every text that the model may read."""
     parts, turns = prompt.parts, prompt.turns
-    extras = chain(map(_extra, parts), map(_extra, turns), map(_name, turns))
-    if _ONLY_TEXT.issuperset(map(type, parts)) and not any(extras):
-        # A fast path for nearly every prompt: only text, no names and no additional properties.
-        texts = [*map(_text, parts)]
+    if _ONLY_TEXT.issuperset(map(type, parts)) and not any(
+        chain(map(_name, turns), map(_extra, chain(parts, turns)))
+    ):
+        # Nearly every prompt has only text, no names and no additional properties.
+        texts: Iterable[str] = map(_text, parts)
     else:
         texts = []
         for turn in turns:
@@ -222,7 +223,7 @@ def prompt_text(prompt: Prompt) -> str:
             texts.append(turn.name or "")
             texts += _extra_texts(turn.extra)
     if prompt.tools or prompt.server_tools or prompt.output_format is not None:
-        texts.append(_described(prompt))
+        texts = [*texts, _described(prompt)]
     return "".join(texts)
 
 

@@ -11,10 +11,17 @@ from operator import attrgetter
 from msgspec.structs import replace
 
 from tollkeeper.domain.catalog import Model
-from tollkeeper.domain.pricing import PUBLIC_PRICES, Bounds, Pricing, hold_picousd
+from tollkeeper.domain.pricing import (
+    PUBLIC_PRICES,
+    Bounds,
+    Pricing,
+    dearest_prices,
+    hold_at,
+    hold_picousd,
+)
 from tollkeeper.domain.prompt_size import WEB_SEARCHES_SEEN_MAX
 
-# The maximum number of results of `PricesInForce.cost_max` that are cached.
+# The maximum number of highest costs that a `PricesInForce` caches.
 _CACHED_MAX = 64
 # The fields on which the highest possible cost of a call to one model depends, because the model's
 # limits replace the token counts.
@@ -33,7 +40,10 @@ class PricesInForce:
     """Contains the prices of a model between two price changes, and computes maximum costs with
     them."""
 
-    __slots__ = ("_cost_max_by_form", "_model", "by_backend", "only_pricing", "since", "until")
+    __slots__ = (
+        *("_cost_max_by_form", "_model", "_prices_differ", "_pricing", "by_backend"),
+        *("since", "until"),
+    )
 
     def __init__(self, model: Model, now: int) -> None:
         models = (model, *(route.model for route in model.routes))
@@ -44,35 +54,45 @@ class PricesInForce:
         self.until = min((time for time in times if time > now), default=math.inf)
         self.by_backend = prices_by_backend(model, now)
         self._model = model
-        # The prices of a model with a single backend; None for a model with routes.
-        self.only_pricing = None if model.routes else model.pricing_at(now)
+        self._pricing = model.pricing_at(now)
+        # Whether the prices of a call depend on its backend, its prompt or its answer.
+        self._prices_differ = bool(model.routes or self._pricing.variants or model.writes_images)
         self._cost_max_by_form: dict[tuple[object, ...], int] = {}
 
     def dearest(self, bounds: Bounds) -> Pricing:
         """Returns the prices of the most expensive backend for a call within the bounds."""
-        if self.only_pricing is not None:
-            return self.only_pricing
+        if not self.by_backend:
+            return self._pricing
         return max(self.by_backend.values(), key=lambda pricing: hold_picousd(pricing, bounds))
 
-    def cost_max(self, bounds: Bounds) -> int:
-        """Returns the highest possible cost of a call by the model's declared limits: a full
-        context for each prompt, the longest output, and more searches than any known answer made.
-        The hold is computed from `bounds`. An answer may exceed `bounds`, but not the limits."""
-        model = self._model
+    def hold(self, bounds: Bounds) -> tuple[Pricing, int, int]:
+        """Returns the prices of the most expensive backend, the maximum cost of a call within the
+        bounds, and the maximum overage. An answer may exceed `bounds`, but not the model's declared
+        limits, so the overage is at most the cost by these limits minus the cost within the
+        bounds."""
+        model, pricing = self._model, self._pricing
+        prices = pricing
+        if self._prices_differ:
+            pricing = self.dearest(bounds)
+            prices = dearest_prices(pricing, bounds)
+        amount = hold_at(prices, bounds)
         if (
             bounds.prompt_tokens > bounds.prompts * model.context_length
             or bounds.output_tokens_each > model.max_output_length
         ):
-            return self._cost_max(bounds)
+            return pricing, amount, self._cost_max(bounds) - amount
         form = _form(bounds)
         cost_max = self._cost_max_by_form.get(form)
         if cost_max is None:
             if len(self._cost_max_by_form) >= _CACHED_MAX:
                 self._cost_max_by_form.clear()
             cost_max = self._cost_max_by_form[form] = self._cost_max(bounds)
-        return cost_max
+        return pricing, amount, cost_max - amount
 
     def _cost_max(self, bounds: Bounds) -> int:
+        """Returns the highest possible cost of a call by the model's declared limits: a full
+        context for each prompt, the longest output, and more searches than any known answer
+        made."""
         model = self._model
         output_each = max(bounds.output_tokens_each, model.max_output_length)
         limits = replace(

@@ -11,7 +11,7 @@ from tests.support.scripted_gateway import (
     answering_gateway,
 )
 from tests.support.upstream import answer, completion
-from tollkeeper.domain.estimate import measure_text
+from tollkeeper.domain.estimate import estimate_tokens
 
 # Frequent letters that form no words. The gateway's estimate takes them for words.
 _TEXT = "hvuoslrtnh" * 200
@@ -39,5 +39,5 @@ async def test_what_nobody_reports_is_charged_by_the_estimate(scripted: Scripted
     messages = [{"role": "user", "content": _TEXT}]
     entry = await scripted.entry_of(await scripted.chat(messages=messages))
     assert entry.estimated
-    tokens = measure_text(_TEXT).tokens
+    tokens = estimate_tokens(_TEXT)
     assert tokens * PROMPT_PRICE <= entry.cost < 0.8 * len(_TEXT) * PROMPT_PRICE

@@ -11,7 +11,7 @@ from tollkeeper.domain.access import KeyId, OrganizationId, ProjectCaller, Proje
 from tollkeeper.domain.catalog import Catalog
 from tollkeeper.domain.declared_prices import pricing_from_declared
 from tollkeeper.domain.errors import ModelNotFound
-from tollkeeper.domain.pricing import Bounds, PriceChange
+from tollkeeper.domain.pricing import Bounds, PriceChange, hold_picousd
 from tollkeeper.domain.routes import PricesInForce
 from tollkeeper.services.calls import plans as plans_module
 from tollkeeper.services.calls.isolation import Isolation
@@ -108,9 +108,9 @@ def test_the_most_that_a_call_costs_is_the_same_whether_it_was_computed_before()
         Bounds(10**6, 1, 10**5, 0),
         Bounds(1, 1, 1, 0, web_searches=1000),
     ):
-        prices = PricesInForce(priced, 0)
+        prices, amount = PricesInForce(priced, 0), hold_picousd(priced.pricing, bounds)
         assert (
-            prices.cost_max(bounds)
-            == prices.cost_max(bounds)
-            == PricesInForce(priced, 0)._cost_max(bounds)
+            prices.hold(bounds)
+            == prices.hold(bounds)
+            == (priced.pricing, amount, PricesInForce(priced, 0)._cost_max(bounds) - amount)
         )

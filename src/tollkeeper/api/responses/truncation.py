@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import Role, Turn
 from tollkeeper.domain.prompt_size import measure_prompt
-from tollkeeper.services.calls.measuring import measure
+from tollkeeper.services.calls.admission import measure
 from tollkeeper.services.calls.token_counting import tokenizer_deadline
 from tollkeeper.services.use_cases import Services
 

@@ -1,15 +1,21 @@
-"""Connects inference calls with the ledger: holds (reserves) the maximum cost of a call before it
-is sent, and resolves this hold exactly once when the call has ended."""
+"""Connects inference calls with the ledger: measures the prompt of a call, holds (reserves) the
+maximum cost before the call is sent, and resolves this hold exactly once when the call has
+ended."""
 
 import asyncio
+from uuid import UUID
+
+from msgspec import convert
 
 from tollkeeper.domain.access import ProjectId
 from tollkeeper.domain.admission import Decision
 from tollkeeper.domain.errors import RateLimited
+from tollkeeper.domain.inference import Call
 from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
 from tollkeeper.domain.metering import Charge
-from tollkeeper.domain.months import id_of_text
-from tollkeeper.domain.pricing import Bounds, cost_of, hold_picousd
+from tollkeeper.domain.pricing import Bounds, cost_of
+from tollkeeper.domain.prompt_size import PromptSize, measure_prompt, prompt_text
+from tollkeeper.runtime.large_requests import run_in_thread
 from tollkeeper.services.calls.tab import Tab
 from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.ledger.ledger import Ledger
@@ -22,6 +28,20 @@ _RESOLVED_BY_CALL = "call"
 # project's further calls unread. Rejected calls need this limit, because they do not count against
 # the project's rate limit.
 REFUSED_CALLS_PER_MINUTE = 6000
+# The lengths in characters above which measuring a text takes more than a few milliseconds. A text
+# with non-ASCII characters takes longer.
+_LONG_ASCII_TEXT = 128 << 10
+_LONG_NON_ASCII_TEXT = 8 << 10
+
+
+async def measure(call: Call) -> PromptSize:
+    """Returns the size of the prompt. Measures long text in a thread."""
+    prompt, bounds = call.prompt, call.model.token_bounds
+    if not call.is_large:
+        text = prompt_text(prompt)
+        if len(text) <= _LONG_NON_ASCII_TEXT or (len(text) <= _LONG_ASCII_TEXT and text.isascii()):
+            return measure_prompt(prompt, bounds, text)
+    return await run_in_thread(call.organization_id.int, measure_prompt, prompt, bounds)
 
 
 class Admission:
@@ -37,15 +57,14 @@ class Admission:
         call, plan = tab.call, tab.plan
         now = self._clock()
         prices = plan.prices_at(now)
-        pricing, by_backend = prices.only_pricing or prices.dearest(bounds), prices.by_backend
-        amount = hold_picousd(pricing, bounds)
-        overage_max = prices.cost_max(bounds) - amount
+        pricing, amount, overage_max = prices.hold(bounds)
+        tab.prices = prices.by_backend
         if call.prompt.tools and (fee := plan.tool_fee(call.prompt)):
             amount += fee
             pricing = pricing.with_fee(fee)
-            by_backend = {
+            tab.prices = {
                 backend: backend_pricing.with_fee(fee)
-                for backend, backend_pricing in by_backend.items()
+                for backend, backend_pricing in prices.by_backend.items()
             }
         hold = Hold(
             call.project_id,
@@ -54,7 +73,7 @@ class Admission:
             overage_max,
             call.model.id,
             organization_id=call.organization_id,
-            id=id_of_text(call.request_id),
+            id=convert(call.request_id, UUID),
             pricing=pricing,
             bounds=bounds,
             policy_ids=call.policy_ids,
@@ -65,8 +84,8 @@ class Admission:
             raise refusal_error(decision)
         if decision.policies is not None:
             hold = hold.judged_by(decision.policies)
-        tab.hold, tab.hold_picousd, tab.prices = hold, hold.hold_picousd, by_backend
-        tab.policies = decision.policies
+            tab.policies = decision.policies
+        tab.hold, tab.hold_picousd = hold, hold.hold_picousd
 
     def settle(self, tab: Tab, charge: Charge) -> tuple[int, asyncio.Future[bool]]:
         """Charges the usage at the prices of the backend that served the call, and releases the
@@ -78,16 +97,16 @@ class Admission:
         pricing = tab.prices.get(tab.backend or "", hold.pricing)
         cost = cost_of(pricing, charge.usage, hold.bounds.images, charge.parts)
         if hold.verdicts_max:
-            cost.by_dimension["verdict"] = _set_verdict_price(tab, hold)
+            cost["verdict"] = _set_verdict_price(tab, hold)
         resolution = Resolution(
             hold.organization_id,
             hold.id,
             ResolutionKind.SETTLED,
             _RESOLVED_BY_CALL,
             estimated=charge.estimated,
-            **cost.by_dimension,
+            **cost,
         )
-        return cost.total_picousd, self._ledger.resolve(resolution, hold)
+        return sum(cost.values()), self._ledger.resolve(resolution, hold)
 
     def release(self, tab: Tab) -> tuple[int | None, asyncio.Future[bool]]:
         """Releases the hold of a call for which the backend charges nothing. Only completed policy

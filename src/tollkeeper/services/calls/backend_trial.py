@@ -85,7 +85,7 @@ class BackendTrial:
             return TrialResult(check, False, f"{failure.message}{charged}")
         charge = meter.charge()
         pricing = self._model.pricing_at(self._clock())
-        cost = cost_of(pricing, charge.usage, 0, charge.parts).total_picousd
+        cost = sum(cost_of(pricing, charge.usage, 0, charge.parts).values())
         source = "counted by the gateway" if charge.estimated else "reported by the backend"
         used = charge.usage
         detail = (

@@ -31,8 +31,7 @@ from tollkeeper.domain.pricing import Bounds
 from tollkeeper.domain.prompt import File
 from tollkeeper.domain.transcript import Transcript, transcript
 from tollkeeper.runtime.large_requests import run_in_thread
-from tollkeeper.services.calls.admission import Admission
-from tollkeeper.services.calls.measuring import measure
+from tollkeeper.services.calls.admission import Admission, measure
 from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.response_gate import ResponseGate
@@ -151,45 +150,38 @@ class Inference:
     async def _bounds(self, tab: Tab) -> Bounds:
         """Returns the maximum usage of the call. Also sets the size of the prompt in the meter, which
         counts the actual usage."""
-        call, plan = tab.call, tab.plan
-        model = plan.model
+        call, plan, meter = tab.call, tab.plan, tab.meter
         if call.policy_ids:
             # Raises NotFound if the call names a policy that is not published. Admission checks
             # this again; the early check avoids a hold for a call that must fail.
             await self._policies.applying(call)
-        should_count = plan.asks_tokenizer and await self._token_counting.should_count(call)
-        size = await measure(call)
-        if plan.searches_unasked:
-            size = size.sent_to(model)
         counted = None
-        if should_count:
+        if plan.asks_tokenizer and await self._token_counting.should_count(call):
             tab.tokenizer_asked = True
             counted = await self._token_counting.counted_tokens(call, tokenizer_deadline())
+        size, model = await measure(call), plan.model
         # A tokenizer counts only text. `bound` and `hold_bound` add the tokens of media.
-        held_tokens = prompt_tokens = size.bound(model, counted)
-        if size.web_searches or plan.holds_by_bytes:
-            held_tokens = size.hold_bound(model, counted)
-        prompts_sent = 1 if call.choices == 1 else plan.backend.prompts_sent(call)
-        meter, output_tokens = tab.meter, call.output_tokens_held
-        meter.prompt_tokens, meter.prompts = prompts_sent * prompt_tokens, prompts_sent
-        bounds = Bounds(
-            prompts_sent * held_tokens,
-            call.choices,
-            output_tokens,
-            prompts=prompts_sent,
-            service_tier=call.asked_service_tier,
-        )
-        if size.is_text_only and not plan.writes_media:
+        meter.prompt_tokens = prompt_tokens = size.bound(model, counted)
+        bounds = Bounds(prompt_tokens, call.choices, call.output_tokens_max)
+        has_options = call.choices > 1 or call.prompt.options
+        if size.is_text_only and not (has_options or plan.has_special_bounds):
             return bounds
-        audio_tokens = prompts_sent * size.audio_bound(model, prompt_tokens)
-        meter.input_audio_tokens, meter.prompt_is_counted = audio_tokens, size.is_text_only
+        size, prompts = size.sent_to(model), plan.backend.prompts_sent(call)
+        prompt_tokens, output_tokens = size.bound(model, counted), call.output_tokens_held
+        meter.prompt_tokens, meter.prompts = prompts * prompt_tokens, prompts
+        meter.input_audio_tokens = prompts * size.audio_bound(model, prompt_tokens)
+        meter.prompt_is_counted = size.is_text_only
         return replace(
             bounds,
-            images=prompts_sent * size.images,
-            web_searches=prompts_sent * size.web_searches,
-            input_audio_tokens=audio_tokens,
+            prompt_tokens=prompts * size.hold_bound(model, counted),
+            output_tokens_each=output_tokens,
+            images=prompts * size.images,
+            web_searches=prompts * size.web_searches,
+            input_audio_tokens=meter.input_audio_tokens,
             output_audio_tokens_each=output_tokens if model.writes_audio else 0,
             writes_images=model.writes_images,
+            prompts=prompts,
+            service_tier=call.asked_service_tier,
         )
 
     async def _judge_request(self, tab: Tab) -> ResponseGate | None:

@@ -28,10 +28,8 @@ class Plan:
         "caching",
         "caller",
         "catalog",
-        "holds_by_bytes",
+        "has_special_bounds",
         "model",
-        "searches_unasked",
-        "writes_media",
     )
 
     def __init__(
@@ -49,17 +47,21 @@ class Plan:
         self.caching = caching or CachingWish()
         self.catalog = catalog
         self.asks_tokenizer = backend.counts_tokens
-        # Whether the number of bytes limits the text tokens in a hold.
-        self.holds_by_bytes = model.token_bounds.text_by_bytes
-        # Whether the model may search the web even if the request does not ask for a search.
-        self.searches_unasked = model.token_bounds.unrequested_searches_max > 0
-        self.writes_media = model.writes_audio or model.writes_images
-        self._prices: PricesInForce | None = None
+        # Whether the hold of a prompt with only text depends on more than its tokens and the output
+        # limit: on its bytes, on searches for which the request does not ask, on media in the
+        # answer, or on the longest output of the model.
+        self.has_special_bounds = bool(
+            model.token_bounds.text_by_bytes
+            or model.token_bounds.unrequested_searches_max
+            or model.writes_audio
+            or model.exceeds_output_limit
+        )
+        self._prices = PricesInForce(model, 0)
 
     def prices_at(self, now: int) -> PricesInForce:
         """Returns the prices of calls that are admitted at `now` (Unix seconds)."""
         prices = self._prices
-        if prices is None or not prices.since <= now < prices.until:
+        if not prices.since <= now < prices.until:
             prices = self._prices = PricesInForce(self.model, now)
         return prices
 

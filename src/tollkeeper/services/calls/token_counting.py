@@ -15,8 +15,7 @@ from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.domain.admission import Decision, DefaultLimits, Refusal
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.policy import Direction
-from tollkeeper.services.calls.admission import Admission
-from tollkeeper.services.calls.measuring import measure
+from tollkeeper.services.calls.admission import Admission, measure
 from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.refusals import refusal_error
 from tollkeeper.services.policies.policies import Policies

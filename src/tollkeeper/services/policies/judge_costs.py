@@ -57,7 +57,7 @@ class JudgeCosts:
             )
             if catalogued_model is not None:
                 pricing = catalogued_model.pricing_at(now)
-                used.cost_picousd = cost_of(pricing, usage, images=0).total_picousd
+                used.cost_picousd = sum(cost_of(pricing, usage, images=0).values())
             used.reported_cost_picousd = reported_cost_picousd
         self._add(used)
 
