@@ -48,4 +48,4 @@ def usd_from_picousd(amount: int) -> str:
     if amount < 0:
         return "-" + usd_from_picousd(-amount)
     whole, fraction = divmod(amount, PICOUSD_PER_USD)
-    return f"{whole}.{fraction:012d}".rstrip("0").rstrip(".")
+    return f"{whole}.{fraction:012d}".rstrip("0") if fraction else str(whole)

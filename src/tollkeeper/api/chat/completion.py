@@ -87,17 +87,15 @@ class _Choice(msgspec.Struct):
     other: _OtherFields | None = None
 
 
-class ChatAssembly:
+class ChatAssembly(msgspec.Struct):
     """Collects the events of an answer that is not streamed. Used as the call's sink (the receiver of
     the events)."""
 
-    _opened = Opened()
-
-    def __init__(self, call: Call, body: wire.ChatRequest, created: int) -> None:
-        self._call = call
-        self._body = body
-        self._created = created
-        self._choices: dict[int, _Choice] = {}
+    call: Call
+    body: wire.ChatRequest
+    created: int
+    _opened: Opened = Opened()
+    _choices: dict[int, _Choice] = {}
 
     async def take(self, batch: Batch) -> None:
         for event in batch:
@@ -120,11 +118,11 @@ class ChatAssembly:
         """Returns None, so that the text is not written directly to the client but arrives in `take`."""
 
     def completion(self, usage: Usage) -> wire.ChatCompletion:
-        call, opened = self._call, self._opened
+        call, opened = self.call, self._opened
         return wire.ChatCompletion(
             id=completion_id(call.request_id),
             object="chat.completion",
-            created=self._created,
+            created=self.created,
             model=call.model.id,
             choices=[*map(self._choice, sorted(self._choices))],
             usage=usage_view(usage),
@@ -138,7 +136,7 @@ class ChatAssembly:
         if delta.images:
             other.parts += content_parts("".join(choice.texts), delta.images)
             choice.texts.clear()
-        if delta.reasoning is not None and not hides_reasoning(self._body):
+        if delta.reasoning is not None and not hides_reasoning(self.body):
             other.reasoning.append(delta.reasoning)
         if delta.refusal is not None:
             other.refusal.append(delta.refusal)

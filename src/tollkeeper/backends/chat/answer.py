@@ -82,7 +82,7 @@ class _Message(msgspec.Struct, gc=False):
 
 class _ChunkChoice(msgspec.Struct, gc=False):
     index: int = 0
-    delta: _Message | None = None
+    message: _Message | None = msgspec.field(default=None, name="delta")
     finish_reason: str | None = None
     logprobs: msgspec.Raw = ABSENT
     # Moonshot reports usage here.
@@ -165,7 +165,7 @@ def text_piece(chunk: Chunk) -> tuple[int, str] | None:
     ):
         return None
     choice = choices[0]
-    message, logprobs = choice.delta, choice.logprobs
+    message, logprobs = choice.message, choice.logprobs
     if (
         choice.finish_reason is not None
         or (logprobs is not ABSENT and logprobs != NULL)
@@ -181,7 +181,8 @@ def text_piece(chunk: Chunk) -> tuple[int, str] | None:
 def delta_of_chunk(choice: _ChunkChoice) -> Delta | None:
     """Returns the delta of a choice in a chunk; None if the delta adds nothing. For example, the
     first chunk of many servers contains only the role."""
-    delta = delta_of(choice, choice.delta or _Message())
+    choice.message = choice.message or _Message()
+    delta = delta_of(choice)
     return None if delta.text is None and delta == Delta(choice.index) else delta
 
 
@@ -204,10 +205,13 @@ def has_output(delta: Delta) -> bool:
     return delta != Delta(delta.choice, finish=delta.finish)
 
 
-def delta_of(choice: _ChunkChoice | _CompleteChoice, message: _Message) -> Delta:
+def delta_of(choice: _ChunkChoice | _CompleteChoice) -> Delta:
     """Returns the delta for the choice's message, or for the choice's part of a message."""
-    content, raw = message.content, choice.logprobs
-    logprobs = None if raw is ABSENT or raw == NULL else raw.copy()
+    message, raw = choice.message, choice.logprobs
+    if message is None:
+        raise MalformedAnswer("a choice has no message")
+    content = message.content
+    logprobs = None if raw == NULL or raw is ABSENT else raw.copy()
     # Messages that only have text (nearly all messages of a stream) take this faster path. The
     # comparison checks that all other fields have their defaults. It is fast, because msgspec
     # compares in C.

@@ -69,23 +69,25 @@ def read_chat_usage(reported: Any, *, service_tier: str | None = None) -> UsageR
     tier. If a count is impossible, the result is marked as absurd. `service_tier` is the tier that
     the answer names outside of its report."""
     try:
-        return UsageReport(_read(reported, service_tier))
+        counts = msgspec.convert(reported, _Counts)
+        if not reported.keys() <= _COUNTS:
+            return UsageReport(_read(reported, counts, service_tier))
     except (AbsurdCount, msgspec.ValidationError):
         if isinstance(reported, dict):
             return UsageReport(None, absurd=reported)
         return UsageReport(ReportedUsage(service_tier=service_tier))
-
-
-def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
-    counts = msgspec.convert(reported, _Counts)
-    if reported.keys() <= _COUNTS:
-        return ReportedUsage(
+    return UsageReport(
+        ReportedUsage(
             prompt_tokens=counts.prompt_tokens,
             completion_tokens=counts.completion_tokens,
             total_tokens=counts.total_tokens,
             service_tier=service_tier or None,
             written=reported,
         )
+    )
+
+
+def _read(reported: FreeObject, counts: _Counts, service_tier: str | None) -> ReportedUsage:
     prompt, completion, total = counts.prompt_tokens, counts.completion_tokens, counts.total_tokens
     prompt_details = _object(reported, "prompt_tokens_details", "prompt_token_details")
     completion_details = _object(reported, "completion_tokens_details")

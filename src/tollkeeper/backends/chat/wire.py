@@ -50,6 +50,7 @@ class ChatWire:
     ) -> None:
         self._dialect = dialect
         self._billing_rules = billing_rules
+        self._may_be_free = billing_rules.free_finish is not None
 
     def path_for(self, upstream_model: str, *, stream: bool) -> str:
         return "chat/completions"
@@ -88,25 +89,23 @@ class ChatWire:
 
     def read_whole(self, call: Call, body: bytes, *, secrets: tuple[str, ...]) -> WholeAnswer:
         completion = decode_whole(completion_decoder, body)
-        prompt_logprobs = None
-        if completion.prompt_logprobs:
-            prompt_logprobs = value_or_none(completion.prompt_logprobs)
-        tier = completion.service_tier
-        opened = Opened(completion.system_fingerprint, tier, prompt_logprobs)
+        tier, logprobs = completion.service_tier, completion.prompt_logprobs
+        opened = Opened(
+            completion.system_fingerprint, tier, value_or_none(logprobs) if logprobs else None
+        )
         report = usage_report(completion.usage, tier)
-        error = error_record(completion.error) if completion.error else None
-        is_free = has_free_finish(completion, self._billing_rules, call.choices)
-        if error is not None or is_free:
-            refusal = refusal_record(error, secrets=secrets)
-            refusal.tokens_are_free = is_free
-            return _failed_answer(call, completion, opened, report, refusal)
+        if completion.error or self._may_be_free:
+            error = error_record(completion.error)
+            is_free = has_free_finish(completion, self._billing_rules, call.choices)
+            if error is not None or is_free:
+                refusal = refusal_record(error, secrets=secrets)
+                refusal.tokens_are_free = is_free
+                return _failed_answer(call, completion, opened, report, refusal)
         deltas: dict[int, Event] = {}
-        choices = unfinished = call.choices
+        unfinished = call.choices
         for choice in completion.choices or ():
-            if choice.message is None:
-                raise MalformedAnswer("a choice has no message")
-            index, delta = choice.index, delta_of(choice, choice.message)
-            if 0 <= index < choices and index not in deltas:
+            index, delta = choice.index, delta_of(choice)
+            if 0 <= index < call.choices and index not in deltas:
                 deltas[index] = delta
                 unfinished -= delta.finish is not None
         if not deltas:
@@ -140,7 +139,7 @@ def _failed_answer(
     deltas: dict[int, Event] = {}
     for choice in completion.choices or ():
         if choice.message is not None and 0 <= choice.index < call.choices:
-            delta = delta_of(choice, choice.message)
+            delta = delta_of(choice)
             if has_output(delta):
                 deltas.setdefault(delta.choice, replace(delta, finish=None))
     events: list[Event] = [opened, *deltas.values()]
