@@ -125,10 +125,8 @@ class Asked:
 
 
 class _Recorder:
-    tracer = None
-
-    def __init__(self) -> None:
-        self.call_ids: set[str] = set()
+    def started(self, tab: Tab) -> None:
+        """Records nothing."""
 
     def ended(self, tab: Tab) -> None:
         """Records nothing."""

@@ -12,11 +12,10 @@ HEALTHY --(several failures in a row)--> EJECTED --(time is over, a call probes)
    +-------------------------------------------(probe was answered)--------------------+
 """
 
+from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
-from weakref import WeakSet
 
 # The maximum number of organizations that a replica or a backend remembers. The rules compare the
 # number of organizations only with small numbers, so more are not needed.
@@ -156,25 +155,19 @@ class ReplicaHealth:
             self._failed_for.clear()
 
 
-class _LastUse:
-    """Stores when an organization has last used a backend."""
-
-    at = 0.0
-
-
 class RecentOrganizations:
     """Counts the organizations that have used a backend within the last minute, up to a limit."""
 
     def __init__(self) -> None:
-        self._uses: WeakSet[_LastUse] = WeakSet()
-        # Returns the last use by an organization. The cache contains the organizations that have used
-        # the backend most recently. A use that leaves the cache also leaves `_uses`.
-        self.last_use = lru_cache(maxsize=_REMEMBERED_MAX)(self._add)
+        self._seen_at: OrderedDict[Hashable, float] = OrderedDict()
+
+    def seen(self, organization: Hashable, now: float) -> None:
+        self._seen_at[organization] = now
+        self._seen_at.move_to_end(organization)
+        if len(self._seen_at) > _REMEMBERED_MAX:
+            self._seen_at.popitem(last=False)
 
     def count(self, now: float) -> int:
-        return sum(use.at >= now - _RECENT_S for use in self._uses)
-
-    def _add(self, organization: Hashable) -> _LastUse:
-        use = _LastUse()
-        self._uses.add(use)
-        return use
+        while self._seen_at and next(iter(self._seen_at.values())) < now - _RECENT_S:
+            self._seen_at.popitem(last=False)
+        return len(self._seen_at)

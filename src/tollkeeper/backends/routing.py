@@ -183,7 +183,7 @@ class RoutedBackend:
         owner, config, wire = call.organization_id.int, replica.config, replica.wire
         now = asyncio.get_running_loop().time()
         attempt = AttemptKind.NORMAL if replica.health.is_sound else replica.health.begin(now)
-        self._organizations.last_use(owner).at = now
+        self._organizations.seen(owner, now)
         replica.in_flight += 1
         connection = None
         try:

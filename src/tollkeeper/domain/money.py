@@ -1,9 +1,6 @@
 """Converts between decimal strings in USD and picousd (integers of 10^-12 USD), without floats."""
 
 import re
-from collections.abc import Iterable, Iterator
-from itertools import repeat, starmap
-from operator import methodcaller
 
 from tollkeeper.domain.errors import InvalidRequest
 
@@ -13,7 +10,6 @@ _TOO_LARGE = re.compile(r"-?\d{16,}(?:\.\d+)?", re.ASCII)
 _FRACTION_DIGITS = 12
 # The maximum is 10^15 USD. It fits into the database type NUMERIC(38).
 PICOUSD_MAX = 10**15 * PICOUSD_PER_USD
-_without_zeros, _without_point = methodcaller("rstrip", "0"), methodcaller("rstrip", ".")
 
 
 def picousd_from_usd(text: str, *, param: str | None = None) -> int:
@@ -37,15 +33,9 @@ def picousd_from_usd(text: str, *, param: str | None = None) -> int:
     return -picousd if match["sign"] else picousd
 
 
-def usd_texts(amounts: Iterable[int]) -> Iterator[str]:
-    """Converts many amounts like `usd_from_picousd`. None of the amounts may be negative. Runs in C."""
-    parts = map(divmod, amounts, repeat(PICOUSD_PER_USD))
-    return map(_without_point, map(_without_zeros, starmap("{}.{:012d}".format, parts)))
-
-
 def usd_from_picousd(amount: int) -> str:
     """Returns the exact decimal string without trailing zeros: 0.06, 12, -0.5."""
     if amount < 0:
         return "-" + usd_from_picousd(-amount)
     whole, fraction = divmod(amount, PICOUSD_PER_USD)
-    return f"{whole}.{fraction:012d}".rstrip("0") if fraction else str(whole)
+    return f"{whole}.{fraction:012d}".rstrip("0").rstrip(".")

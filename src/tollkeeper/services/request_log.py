@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
-from itertools import compress, repeat
-from operator import add, attrgetter, eq, floordiv, sub
+from itertools import repeat
+from operator import add, attrgetter, floordiv, itemgetter
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -20,7 +20,7 @@ import msgspec
 import structlog
 
 from tollkeeper.domain.activity import ActivityRecord
-from tollkeeper.domain.money import usd_texts
+from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.tallies import (
     CounterTally,
     HistogramTally,
@@ -129,21 +129,14 @@ def _lines_of_calls(records: Sequence[ActivityRecord]) -> list[RequestLine]:
     columns["duration_us"] = durations_ms = list(
         map(floordiv, columns["duration_us"], repeat(1000))
     )
-    columns["first_piece_us"] = _converted(
-        columns["first_piece_us"], lambda times_us: map(floordiv, times_us, repeat(1000))
-    )
-    columns["cost_picousd"] = _converted(columns["cost_picousd"], usd_texts)
+    columns["first_piece_us"] = [
+        us if us is None else us // 1000 for us in columns["first_piece_us"]
+    ]
+    columns["cost_picousd"] = [
+        cost if cost is None else usd_from_picousd(cost) for cost in columns["cost_picousd"]
+    ]
     timestamps = _timestamps(map(add, started_ms, durations_ms))
     return list(map(RequestLine, *columns.values(), repeat("request"), repeat("info"), timestamps))
-
-
-def _converted(
-    values: Sequence[int | None], convert: Callable[[Iterable[int]], Iterable[Any]]
-) -> Sequence[Any]:
-    """Returns the converted values. `convert` gets all different values except None. None stays."""
-    known: list[Any] = [*set(values).difference((None,))]
-    by_value = dict(zip(known, convert(known), strict=True))
-    return [*map(by_value.get, values)]
 
 
 def _lines_of_requests(requests: Sequence[_EndedRequest]) -> list[RequestLine]:
@@ -185,10 +178,8 @@ class RequestLog:
 
     def request_opened(self) -> float:
         """Counts a request that has arrived. Returns the start time for `request_ended`."""
-        if _OPEN_REQUESTS.open == _OPEN_REQUESTS.written:
-            # Otherwise, a write is already scheduled.
-            schedule_write()
         _OPEN_REQUESTS.open += 1
+        schedule_write()
         return time.perf_counter()
 
     def request_ended(self, request_id: str, operation: str, status: int, opened_at: float) -> None:
@@ -204,18 +195,16 @@ class RequestLog:
     def _count_ended(self) -> None:
         requests, self._ended = self._ended, []
         # `calls_ended` writes the lines of calls.
-        if not requests:
-            return
-        request_ids, operations, statuses, opened_at, ended_at = zip(*requests, strict=True)
-        ids = set(request_ids)
+        ids = set(map(itemgetter(0), requests))
         if self._render is not None and not ids <= self.calls:
             self._buffer(_lines_of_requests([row for row in requests if row[0] not in self.calls]))
         self.calls -= ids
-        _REQUESTS.add_each(zip(operations, statuses, strict=True))
-        durations = list(map(sub, ended_at, opened_at))
-        for operation in set(operations):
-            is_operation = map(eq, operations, repeat(operation))
-            _DURATIONS.observe((operation,), *compress(durations, is_operation))
+        _REQUESTS.add_each(map(itemgetter(1, 2), requests))
+        by_operation: dict[str, list[float]] = {}
+        for _, operation, _, opened_at, ended_at in requests:
+            by_operation.setdefault(operation, []).append(ended_at - opened_at)
+        for operation, durations in by_operation.items():
+            _DURATIONS.observe((operation,), *durations)
 
     def _buffer(self, lines: list[RequestLine]) -> None:
         room = max(0, _BUFFERED_MAX - len(self._lines))

@@ -87,13 +87,8 @@ class OpenTally:
 
     def __init__(self, name: str, meaning: str) -> None:
         self._gauge = Gauge(name, meaning, multiprocess_mode="livesum")
-        # The number of open objects, and the number that was written last.
-        self.open = self.written = 0
-        _writers.append(self.write)
-
-    def write(self) -> None:
-        self.written = self.open
-        self._gauge.set(self.open)
+        self.open = 0
+        _writers.append(lambda: self._gauge.set(self.open))
 
 
 def collect_while_alive(collect: Callable[[], None]) -> None:

@@ -99,8 +99,6 @@ class Inference:
         self._policies = policies
         self._checks = checks
         self._recorder = recorder
-        # The request log needs the ids of the requests that have started a call.
-        self._call_ids = recorder.call_ids
         self.overload = overload
         self._running = RunningCalls(limits, overload)
 
@@ -109,9 +107,7 @@ class Inference:
         answer) has got events. The request handler must not cancel this coroutine. The handler
         reports a disconnect through `source.on_disconnect`, and the call then ends early."""
         tab = self._running.begin(call, plan, sink, source.operation)
-        self._call_ids.add(call.request_id)
-        if self._recorder.tracer is not None:
-            self._recorder.started(tab)
+        self._recorder.started(tab)
         source.on_disconnect(partial(self._running.abandon, tab))
         try:
             await self._admission.open(tab, await self._bounds(tab))
@@ -240,7 +236,7 @@ class Inference:
 
     async def _deliver(self, tab: Tab, gate: ResponseGate | None = None) -> None:
         """Sends the call to the backend, and delivers the answer until it is complete."""
-        if tab.ends_by is not None and (tab.abandoned or tab.stopped):
+        if tab.abandoned or tab.stopped:
             # The client has disconnected or the gateway is stopping. The call has not been sent
             # yet, and sending it would only cost money.
             if gate is not None:

@@ -110,7 +110,6 @@ class CallRecorder:
         self._on_misreport = on_misreport
         self.tracer = tracer
         self._log = log
-        self.call_ids = log.calls
         # The values of ended calls, as `_read_tab` has read them.
         self._ended: list[tuple[Any, ...]] = []
         self._waiting: set[asyncio.Task[None]] = set()
@@ -118,12 +117,12 @@ class CallRecorder:
         activity.collect = self.flush
 
     def started(self, tab: Tab) -> None:
-        """Starts the tracing span of a call. Must not be called if calls are not traced."""
-        assert self.tracer is not None
-        tab.span = self.tracer.started(tab.call)
-        tab.call = replace(tab.call, outgoing_trace=tab.span.traceparent)
-        if tab.span.answer is not None:
-            tab.sink = _CollectingSink(tab.sink, tab.span.answer)
+        self._log.calls.add(tab.call.request_id)
+        if self.tracer is not None:
+            tab.span = self.tracer.started(tab.call)
+            tab.call = replace(tab.call, outgoing_trace=tab.span.traceparent)
+            if tab.span.answer is not None:
+                tab.sink = _CollectingSink(tab.sink, tab.span.answer)
 
     def ended(self, tab: Tab) -> None:
         """Records the ended call, after its pending verdicts have arrived. Neither blocks nor
