@@ -18,11 +18,11 @@ ENDED: Final = "activity, metrics, log"
 LIBRARIES: Final = "libraries"
 
 TARGETS = {
-    HTTP: 1_040,
-    APPLICATION: 765,
+    HTTP: 1_034,
+    APPLICATION: 706,
     REQUEST: 528,
     PRICE: 574,
-    LEDGER: 215,
+    LEDGER: 210,
     SCRIPT: 555,
     BACKEND: 867,
     ANSWER: 200,

@@ -189,7 +189,7 @@ ISOLATION_BUGS = {
         ("journeys/calls/test_text_bound.py",),
     ),
     "calls that nothing can pay for have no rate": Bug(
-        "Admission.count_refused",
+        "StandingRefusals.count_refused",
         "self._refused_calls.use(project_id)",
         "pass",
         ("journeys/isolation/test_rates.py",),

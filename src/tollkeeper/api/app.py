@@ -19,7 +19,6 @@ from tollkeeper.api.http.endpoint import (
     StreamedAnswer,
 )
 from tollkeeper.api.http.envelope import (
-    JSON_HEADERS,
     ErrorStyle,
     MethodNotAllowed,
     WebSocketRefused,
@@ -30,7 +29,6 @@ from tollkeeper.api.http.exchange import (
     SERVER_WIDE,
     ClientDisconnected,
     Exchange,
-    RequestHead,
     Work,
 )
 from tollkeeper.api.http.request_memory import RequestMemory, RequestShare
@@ -42,7 +40,6 @@ from tollkeeper.domain.errors import PermissionDenied, Unavailable
 from tollkeeper.domain.keys import key_digest
 from tollkeeper.services.audit import act_as
 from tollkeeper.services.request_ids import new_request_id_text
-from tollkeeper.services.request_log import RequestLog
 from tollkeeper.services.use_cases import Services
 
 _encode = msgspec.json.Encoder().encode
@@ -68,7 +65,7 @@ class App:
         self._services = services
         self._authentication = services.authentication
         self._overload = services.inference.overload
-        self._require_rate = services.inference.require_rate
+        self._refusals = services.inference.standing_refusals
         self._log = services.request_log
         self._conventions = conventions
         self._router = Router(endpoints)
@@ -87,89 +84,92 @@ class App:
         the key is cached, and rejects invalid or excess requests. Returns the remaining work, or None
         if the request is already answered. An overloaded process rejects most requests here, so it
         does not start a task for each of them."""
-        answer, head = _OpenAnswer(exchange, self._log), exchange.head
-        caller = None
+        request = _OpenRequest(exchange, self._log.request_opened())
         try:
-            context = head.context
+            context = exchange.head.context
             if context is None:
-                if self._answer_without_endpoint(answer, head):
-                    answer.ended()
+                if self._answer_without_endpoint(request):
+                    self._end(request)
                     return None
-                context = self._find_endpoint(answer, head)
-            endpoint = answer.endpoint = context.endpoint
+                context = self._find_endpoint(request)
+            request.context = context
+            request.endpoint = endpoint = context.endpoint
             if endpoint.admitted:
+                key = context.cached_key
+                if key is None or request.opened_at >= key.checked_until:
+                    key = context.cached_key = self._authentication.cached(context.digest)
                 # While the process is overloaded, even an expired cache entry is used to reject the call,
                 # but never to serve it.
-                caller, is_fresh = self._authentication.cached(context.digest)
-                if caller is not None and (is_fresh or self._overload.is_full):
-                    self._admit(exchange, context, caller)
-                if not is_fresh:
-                    caller = None
+                if key is not None and (key.is_fresh or self._overload.is_full):
+                    self._admit(request, key.caller)
+                    request.is_admitted = key.is_fresh
         except Exception as exc:  # noqa: BLE001 - every exception becomes an error envelope
-            answer.send_error(exc)
-            answer.ended()
+            request.send_error(exc)
+            self._end(request)
             _forget_frames(exc)
             return None
-        exchange.on_stop = answer.stop
-        return self._answer(answer, context, caller)
+        exchange.on_stop = request.stop
+        return self._answer(request)
 
-    async def _answer(
-        self, answer: "_OpenAnswer", context: HeaderContext, caller: Caller | None
-    ) -> None:
-        exchange, endpoint, services = answer.exchange, context.endpoint, self._services
+    async def _answer(self, request: "_OpenRequest") -> None:
+        exchange, context, conventions = request.exchange, request.context, self._conventions
+        endpoint, services = context.endpoint, self._services
         try:
-            if caller is None:
-                caller = await self._authenticate(exchange, context)
-            share = answer.body_share = RequestShare(context.key_memory)
+            if not request.is_admitted:
+                self._admit(request, await self._authenticate(context))
+            share = request.share = RequestShare(context.key_memory)
             raw_body = exchange.body
             # `read_body` also rejects a complete body that is too large.
-            if raw_body is None or len(raw_body) > self._conventions.body_bytes_max:
-                raw_body = await incoming.read_body(exchange, share, self._conventions)
-            if endpoint.stored and isinstance(caller, AdminCaller):
-                services.administration_rate.count_body(caller.organization_id, len(raw_body))
-            body, is_large = await incoming.decode_body(
-                context, raw_body, share, self._conventions.body_elements_max, exchange.owner
+            if raw_body is None or len(raw_body) > conventions.body_bytes_max:
+                raw_body = await incoming.read_body(exchange, share, conventions)
+            if endpoint.stored and isinstance(request.caller, AdminCaller):
+                services.administration_rate.count_body(
+                    request.caller.organization_id, len(raw_body)
+                )
+            request.raw_body, request.conventions = raw_body, conventions
+            request.body, request.is_large = await incoming.decode_body(
+                context, raw_body, share, conventions.body_elements_max, exchange.owner
             )
             if endpoint.query is not NoneType:
                 context.query = incoming.decode_query(exchange.head.query, endpoint.query)
-            request: Request[Any, Any] = Request(
-                answer.request_id,
-                caller,
-                context,
-                body,
-                raw_body,
-                is_large,
-                exchange.on_disconnect,
-                self._conventions,
-            )
             result = await endpoint.handle(services, request)
             if isinstance(result, Streamed):
-                with self._keep_alive.watching(answer.stream(result.answer)) as stream:
+                with self._keep_alive.watching(request.stream(result.answer)) as stream:
                     await result.answer.run(stream)
             else:
-                answer.send(result)
+                request.send(result)
         except ClientDisconnected:
             return
         except Exception as exc:  # noqa: BLE001 - every other exception becomes an error envelope
-            await answer.fail(exc)
+            await request.fail(exc)
             _forget_frames(exc)
         finally:
-            answer.ended()
+            self._end(request)
 
-    def _answer_without_endpoint(self, answer: "_OpenAnswer", head: RequestHead) -> bool:
+    def _end(self, request: "_OpenRequest") -> None:
+        """Releases the body's memory, and counts and logs the request. Called once, after the answer
+        was sent or the client has disconnected."""
+        if request.share is not None:
+            request.share.release()
+        operation = "none" if request.endpoint is None else request.endpoint.operation
+        self._log.request_ended(request.id, operation, request.status, request.opened_at)
+
+    def _answer_without_endpoint(self, request: "_OpenRequest") -> bool:
         """Answers a request that needs no endpoint (`OPTIONS *` and the probe from Claude Code).
         Returns False for any other request."""
+        head = request.exchange.head
         if head.path == SERVER_WIDE:
-            answer.send_empty(204, b"allow: %b\r\n" % self._router.methods.encode())
+            request.send_empty(204, b"allow: %b\r\n" % self._router.methods.encode())
         elif self._conventions.messages and (head.method, head.path) == _CLIENT_PROBE:
-            answer.send_empty(200, b"content-length: 0\r\n")
+            request.send_empty(200, b"content-length: 0\r\n")
         else:
             return False
         return True
 
-    def _find_endpoint(self, answer: "_OpenAnswer", head: RequestHead) -> HeaderContext:
-        """Finds the endpoint and reads the key from the headers. Also stores the result in `head`, so
-        that later requests with the same request line and headers reuse it."""
+    def _find_endpoint(self, request: "_OpenRequest") -> HeaderContext:
+        """Finds the endpoint and reads the key from the headers. Also stores the result in the
+        request's `head`, so that later requests with the same request line and headers reuse it."""
+        head = request.exchange.head
         try:
             endpoint, path = self._router.find(head.method, head.path)
         except MethodNotAllowed:
@@ -177,7 +177,7 @@ class App:
                 # Some clients try a WebSocket first. This error makes them send a POST at once.
                 raise WebSocketRefused from None
             raise
-        answer.endpoint = endpoint
+        request.endpoint = endpoint
         decoder = self._decoders[endpoint.operation] if endpoint.takes_body else None
         context = HeaderContext(endpoint, decoder, path, head.headers)
         context.key = incoming.presented_key(
@@ -187,25 +187,21 @@ class App:
         head.context = context
         return context
 
-    async def _authenticate(self, exchange: Exchange, context: HeaderContext) -> Caller:
-        """Finds the caller of the key in the database, and checks the request with `_admit`."""
-        caller: Caller
+    async def _authenticate(self, context: HeaderContext) -> Caller:
+        """Finds the caller of the key in the database."""
         if context.endpoint.admitted:
-            caller = await self._authentication.recognise(context.key)
-        else:
-            if context.endpoint.key_kind is KeyKind.ADMIN:
-                self._services.administration_rate.require_room(context.key)
-            caller = await self._authentication.authenticate(context.key)
-        self._admit(exchange, context, caller)
-        return caller
+            return await self._authentication.recognise(context.key)
+        if context.endpoint.key_kind is KeyKind.ADMIN:
+            self._services.administration_rate.require_room(context.key)
+        return await self._authentication.authenticate(context.key)
 
-    def _admit(self, exchange: Exchange, context: HeaderContext, caller: Caller) -> None:
+    def _admit(self, request: "_OpenRequest", caller: Caller) -> None:
         """Checks everything that depends only on the headers and the caller. Counts a request with an
         admin key towards the administration rate. This happens before the body is read, so that the
         gateway does not read and parse the bodies of requests that it rejects because of a rate or
         because it is overloaded."""
-        owner = caller.organization_id.int
-        exchange.recognise(owner)
+        context, request.caller = request.context, caller
+        request.exchange.recognise(caller.organization_id.int)
         if context.caller is not caller:
             _check_caller(context.endpoint, caller)
             incoming.check_headers(context, self._conventions)
@@ -215,8 +211,10 @@ class App:
             act_as(Actor(ActorKind.API, f"admin key {caller.key_id}"))
             self._services.administration_rate.take(caller.organization_id, context.key)
         elif context.endpoint.rated:
-            self._overload.require_room(owner)
-            self._require_rate(caller.project_id)
+            if self._overload.watches_arrivals:
+                self._overload.require_room(caller.organization_id.int)
+            if request.opened_at < self._refusals.until:
+                self._refusals.require_none(caller.project_id)
 
 
 def _check_caller(endpoint: AnyEndpoint, caller: Caller) -> None:
@@ -234,52 +232,46 @@ _KEY_NAMES = {
 }
 
 
-class _OpenAnswer:
-    """Holds the state of one answer: its status, and its stream if there is one. With this state,
-    a failure or a stop of the server can be reported to the client at any time."""
+class _OpenRequest(Request[Any, Any]):
+    """Holds the state of one request and of its answer: its status, and its stream if there is one.
+    With this state, a failure or a stop of the server can be reported to the client at any time."""
 
     endpoint: AnyEndpoint | None = None
-    body_share: RequestShare | None = None
+    is_admitted = False
+    share: RequestShare | None = None
+    # The status for metrics and the log if the client disconnects before an answer is sent.
+    status = 499
     _stream: EventStream | None = None
     _streamed: StreamedAnswer | None = None
-    # The status for metrics and the log if the client disconnects before an answer is sent.
-    _status = 499
 
-    def __init__(self, exchange: Exchange, log: RequestLog) -> None:
+    def __init__(self, exchange: Exchange, opened_at: float) -> None:
         self.exchange = exchange
-        self.request_id = new_request_id_text()
-        self._log = log
-        self._opened_at = log.request_opened()
-
-    def ended(self) -> None:
-        """Releases the body's memory, and counts and logs the request. Called once, after the answer
-        was sent or the client has disconnected."""
-        if self.body_share is not None:
-            self.body_share.release()
-        operation = "none" if self.endpoint is None else self.endpoint.operation
-        self._log.request_ended(self.request_id, operation, self._status, self._opened_at)
+        self.id = new_request_id_text()
+        self.opened_at = opened_at
+        self.on_disconnect = exchange.on_disconnect
 
     @property
     def _style(self) -> ErrorStyle:
         return ErrorStyle.USUAL if self.endpoint is None else self.endpoint.error_style
 
     def stream(self, streamed: StreamedAnswer) -> EventStream:
-        self._status = 200
+        self.status = 200
         self._streamed = streamed
-        self._stream = EventStream(self.exchange, self.request_id, self._style)
+        self._stream = EventStream(self.exchange, self.id, self._style)
         return self._stream
 
     def send(self, result: msgspec.Struct | Reply) -> None:
-        status, headers = 200, request_id_headers(self.request_id, self._style)
+        status, lines = 200, b""
         if isinstance(result, Reply):
-            status, headers, result = result.status, headers + result.headers, result.result
-        self._status = status
+            status, lines, result = result.status, result.headers, result.result
+        self.status = status
         content = _encode(result)
-        self.exchange.answer(status, JSON_HEADERS % len(content) + headers, content)
+        headers = self.context.answer_headers % {b"length": len(content), b"id": self.id.encode()}
+        self.exchange.answer(status, headers + lines, content)
 
     def send_empty(self, status: int, header: bytes) -> None:
-        self._status = status
-        headers = header + request_id_headers(self.request_id, ErrorStyle.USUAL)
+        self.status = status
+        headers = header + request_id_headers(self.id, ErrorStyle.USUAL)
         self.exchange.answer(status, headers, b"")
 
     async def fail(self, error: Exception) -> None:
@@ -306,13 +298,13 @@ class _OpenAnswer:
 
     def send_error(self, error: Exception) -> None:
         style = error.style if isinstance(error, MethodNotAllowed) else self._style
-        rendered = render_error(error, self.request_id, style)
-        self._status = rendered.status
+        rendered = render_error(error, self.id, style)
+        self.status = rendered.status
         self.exchange.answer(rendered.status, rendered.headers, rendered.body)
 
     def _abandon(self, error: Exception) -> None:
         """Closes the connection, because the last record of the stream could not be sent."""
-        _log.error("a stream could not be ended", request_id=self.request_id, exc_info=error)
+        _log.error("a stream could not be ended", request_id=self.id, exc_info=error)
         self.exchange.abandon()
 
 

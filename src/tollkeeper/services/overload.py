@@ -109,6 +109,9 @@ class OverloadGate:
         self._shortest_turn_s = self._least_backlog = self._least_active = math.inf
         # Whether a call arrived in this window.
         self._had_call = False
+        # Whether the next call must be passed to `require_room`: it is the first one in this window, or
+        # there is a limit.
+        self.watches_arrivals = True
         # The owners whose calls arrived in this window while there was a limit, and the number of
         # rejections of each owner.
         self._asking_owners: set[Hashable] = set()
@@ -131,7 +134,7 @@ class OverloadGate:
 
     def call_when_needed(self, wake: Callable[[], None]) -> None:
         """Sets the function that `require_room` calls once, when the next call arrives."""
-        self._wake = wake
+        self._wake, self.watches_arrivals = wake, True
 
     @property
     def is_full(self) -> bool:
@@ -141,13 +144,13 @@ class OverloadGate:
     def require_room(self, owner: Hashable) -> None:
         """Raises Unavailable and counts the rejection if the limit of active calls is reached and
         this owner already has its share of them. Wakes the sampler if it rests."""
-        self._had_call = True
         if self._wake is not None:
             wake, self._wake = self._wake, None
             self._calm_windows = 0
             self._begin_window()
             wake()
         limit = self._limit
+        self._had_call, self.watches_arrivals = True, limit is not None
         if limit is None:
             return
         self._asking_owners.add(owner)
@@ -198,7 +201,7 @@ class OverloadGate:
         self._window_began = self._clock()
         self._samples = 0
         self._shortest_turn_s = self._least_backlog = self._least_active = math.inf
-        self._had_call = False
+        self._had_call, self.watches_arrivals = False, True
         self._asking_owners.clear()
         self._refused.clear()
 

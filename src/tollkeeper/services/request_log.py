@@ -83,8 +83,8 @@ _RECORD_FIELDS = (
 _read_record_fields = attrgetter(*_RECORD_FIELDS)
 _log = structlog.get_logger("tollkeeper.requests")
 json_lines = msgspec.json.Encoder().encode_lines
-# The id, operation and status of a request, and the times of `time.perf_counter` of its arrival and of
-# the end of its response.
+# The id, operation and status of a request, and the times of `time.monotonic` of its arrival and of the
+# end of its response.
 _EndedRequest: TypeAlias = tuple[str, str, int, float, float]
 # Encodes lines, for example `json_lines` or `text_lines`.
 Render = Callable[[Sequence[RequestLine]], bytes]
@@ -141,8 +141,8 @@ def _lines_of_calls(records: Sequence[ActivityRecord]) -> list[RequestLine]:
 
 def _lines_of_requests(requests: Sequence[_EndedRequest]) -> list[RequestLine]:
     """Returns the lines of requests that are no calls."""
-    counter_began_at = time.time() - time.perf_counter()
-    timestamps = _timestamps(int((counter_began_at + row[4]) * 1000) for row in requests)
+    clock_began_at = time.time() - time.monotonic()
+    timestamps = _timestamps(int((clock_began_at + row[4]) * 1000) for row in requests)
     return [
         RequestLine(
             request_id=request_id,
@@ -166,7 +166,8 @@ class RequestLog:
         # The ids of the requests in progress that have started an inference call. The call recorder
         # adds them.
         self.calls: set[str] = set()
-        # Ended requests that are not counted and logged yet.
+        # Ended requests that are not counted and logged yet. While there are some, a write is
+        # scheduled.
         self._ended: list[_EndedRequest] = []
         collect_while_alive(self._count_ended)
         if render is not None:
@@ -179,8 +180,9 @@ class RequestLog:
     def request_opened(self) -> float:
         """Counts a request that has arrived. Returns the start time for `request_ended`."""
         _OPEN_REQUESTS.open += 1
-        schedule_write()
-        return time.perf_counter()
+        if not self._ended:
+            schedule_write()
+        return time.monotonic()
 
     def request_ended(self, request_id: str, operation: str, status: int, opened_at: float) -> None:
         """Counts and logs a request whose response has ended."""
@@ -188,7 +190,7 @@ class RequestLog:
         ended = self._ended
         if not ended:
             schedule_write()
-        ended.append((request_id, operation, status, opened_at, time.perf_counter()))
+        ended.append((request_id, operation, status, opened_at, time.monotonic()))
         if len(ended) >= _ENDED_MAX:
             self._count_ended()
 

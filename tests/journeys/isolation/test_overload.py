@@ -129,6 +129,7 @@ async def test_who_is_refused_at_once_sees_what_the_application_says(
 
     monkeypatch.setattr(App, "__call__", noted)
     monkeypatch.setattr(gate, "_limit", 1.0)
+    monkeypatch.setattr(gate, "watches_arrivals", True)
     gate.mark_active(organization)
     try:
         body = {"model": MODEL, "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}

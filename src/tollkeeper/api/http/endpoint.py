@@ -9,11 +9,12 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from tollkeeper.api.http.conventions import HttpConventions
-from tollkeeper.api.http.envelope import ErrorStyle, error_entry
+from tollkeeper.api.http.envelope import ANSWER_HEADERS, ErrorStyle, error_entry
 from tollkeeper.api.http.request_memory import KeyMemory
 from tollkeeper.api.http.sse import EventStream
 from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, Permission, ProjectCaller
 from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.services.tenants.authentication import CachedKey
 from tollkeeper.services.use_cases import Services
 
 B = TypeVar("B")  # the type of the decoded body, or None
@@ -30,6 +31,8 @@ class HeaderContext:
     object."""
 
     __slots__ = (
+        "answer_headers",
+        "cached_key",
         "caller",
         "decoder",
         "digest",
@@ -51,6 +54,8 @@ class HeaderContext:
         headers: HeaderIndex,
     ) -> None:
         self.endpoint = endpoint
+        # The template of the headers of an answer in JSON.
+        self.answer_headers = ANSWER_HEADERS[endpoint.error_style]
         # The decoder for the body, or None if the endpoint takes no body.
         self.decoder = decoder
         # The values of the path parameters, by name.
@@ -60,6 +65,8 @@ class HeaderContext:
         # authenticated key) is found for each request, because a key can be changed or revoked.
         self.key = ""
         self.digest = b""
+        # The last result of `Authentication.cached` for this key.
+        self.cached_key: CachedKey | None = None
         self.query: Any = None
         # The caller for which the headers were last checked. The check also sets the fields below.
         self.caller: Caller | None = None
@@ -69,7 +76,7 @@ class HeaderContext:
         self.traceparent: bytes | None = None
 
 
-class Request(msgspec.Struct, Generic[B, Q], frozen=True):
+class Request(Generic[B, Q]):
     """Contains a request for a handler. The caller is authenticated and has the endpoint's
     permission, and path, query and body are valid."""
 

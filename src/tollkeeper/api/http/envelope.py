@@ -18,10 +18,10 @@ from tollkeeper.api.wire.errors import (
 from tollkeeper.domain import errors
 from tollkeeper.domain.conventions import MESSAGES_REQUEST_ID_HEADER, REQUEST_ID_HEADER
 
-# The header lines of a JSON answer whose content has %d bytes.
-JSON_HEADERS = b"content-type: application/json\r\ncontent-length: %d\r\n"
-_REQUEST_ID = f"{REQUEST_ID_HEADER.lower()}: ".encode()
-_MESSAGES_REQUEST_ID = f"{MESSAGES_REQUEST_ID_HEADER}: ".encode()
+# The header line with the request id, and a second line with the header name that Messages clients
+# read.
+_REQUEST_ID = f"{REQUEST_ID_HEADER.lower()}: %(id)b\r\n".encode()
+_MESSAGES_REQUEST_ID = f"{MESSAGES_REQUEST_ID_HEADER}: %(id)b\r\n".encode()
 _log = structlog.get_logger("tollkeeper.api")
 _encode = msgspec.json.Encoder().encode
 
@@ -35,6 +35,18 @@ class ErrorStyle(Enum):
     # The envelope of POST /v1/messages. Clients of the Messages protocol show only the error's
     # message, so the message also names the invalid field.
     MESSAGES = auto()
+
+
+# The header lines with the request id, by the error style of the endpoint.
+_ID_HEADERS = {
+    style: _REQUEST_ID if style is ErrorStyle.USUAL else _REQUEST_ID + _MESSAGES_REQUEST_ID
+    for style in ErrorStyle
+}
+# All header lines of an answer in JSON with this `length`, in bytes, to the request with this `id`.
+ANSWER_HEADERS = {
+    style: b"content-type: application/json\r\ncontent-length: %(length)d\r\n" + id_headers
+    for style, id_headers in _ID_HEADERS.items()
+}
 
 
 class PayloadTooLarge(errors.TollkeeperError):
@@ -159,12 +171,8 @@ def error_envelope(error: Exception, request_id: str, style: ErrorStyle) -> msgs
 
 
 def request_id_headers(request_id: str, style: ErrorStyle) -> bytes:
-    """Encodes the request id as a header line. For endpoints of the Messages protocol, adds a second
-    line with the header name that Messages clients read."""
-    value = request_id.encode()
-    if style is ErrorStyle.USUAL:
-        return b"%b%b\r\n" % (_REQUEST_ID, value)
-    return b"%b%b\r\n%b%b\r\n" % (_REQUEST_ID, value, _MESSAGES_REQUEST_ID, value)
+    """Encodes the request id as header lines."""
+    return _ID_HEADERS[style] % {b"id": request_id.encode()}
 
 
 def render_error(
@@ -172,7 +180,7 @@ def render_error(
 ) -> RenderedError:
     status = error_entry(error).status
     content = _encode(error_envelope(error, request_id, style))
-    headers = JSON_HEADERS % len(content) + request_id_headers(request_id, style)
+    headers = ANSWER_HEADERS[style] % {b"length": len(content), b"id": request_id.encode()}
     return RenderedError(status, headers + _extra_headers(error, status), content)
 
 

@@ -7,9 +7,6 @@ from uuid import UUID
 
 from msgspec import convert
 
-from tollkeeper.domain.access import ProjectId
-from tollkeeper.domain.admission import Decision
-from tollkeeper.domain.errors import RateLimited
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
 from tollkeeper.domain.metering import Charge
@@ -21,13 +18,8 @@ from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.services.ledger.refusals import refusal_error
 from tollkeeper.services.ledger.standing_refusals import StandingRefusals
-from tollkeeper.services.minute_rate import NS_PER_S, MinuteRate
 
 _RESOLVED_BY_CALL = "call"
-# If one process rejects more calls of a project per minute than this without a hold, it rejects the
-# project's further calls unread. Rejected calls need this limit, because they do not count against
-# the project's rate limit.
-REFUSED_CALLS_PER_MINUTE = 6000
 # The lengths in characters above which measuring a text takes more than a few milliseconds. A text
 # with non-ASCII characters takes longer.
 _LONG_ASCII_TEXT = 128 << 10
@@ -48,8 +40,8 @@ class Admission:
     def __init__(self, ledger: Ledger, clock: Clock = unix_now) -> None:
         self._ledger = ledger
         self._clock = clock
-        self._standing_refusals = StandingRefusals()
-        self._refused_calls = MinuteRate(REFUSED_CALLS_PER_MINUTE)
+        # The API asks this object before it reads the body of a request.
+        self.standing_refusals = StandingRefusals()
 
     async def open(self, tab: Tab, bounds: Bounds) -> None:
         """Holds the maximum cost of the call at the current prices. The hold is committed when this
@@ -80,7 +72,7 @@ class Admission:
         )
         decision = await self._ledger.hold(hold, tab.alarm)
         if decision.refusal is not None:
-            self._standing_refusals.note(call.project_id, decision)
+            self.standing_refusals.note(call.project_id, decision)
             raise refusal_error(decision)
         if decision.policies is not None:
             hold = hold.judged_by(decision.policies)
@@ -126,30 +118,6 @@ class Admission:
         hold."""
         assert tab.hold is not None
         return self._ledger.mark_unsettled(tab.hold, reason)
-
-    def note_refusal(self, project_id: ProjectId, decision: Decision) -> None:
-        """Remembers for a short time that a request without a hold (a token count) was refused
-        because of the project's rate limit."""
-        self._standing_refusals.note(project_id, decision)
-
-    def require_rate(self, project_id: ProjectId) -> None:
-        """Raises RateLimited if this process remembers that the project has used up its rate limit,
-        or if this process has rejected too many calls of the project for other reasons."""
-        decision = self._standing_refusals.standing_refusal(project_id)
-        if decision is not None:
-            raise refusal_error(decision)
-        wait_ns = self._refused_calls.wait_ns(project_id)
-        if wait_ns:
-            raise RateLimited(
-                f"{self._refused_calls.per_minute} calls of the project were refused within a minute. "
-                "Further calls are refused without being read.",
-                retry_after_s=-(-wait_ns // NS_PER_S),
-            )
-
-    def count_refused(self, project_id: ProjectId) -> None:
-        """Counts a call that was rejected before anything was held for it. The ledger's rate limit
-        does not count such a call, so a client could otherwise send any number of them."""
-        self._refused_calls.use(project_id)
 
 
 def _set_verdict_price(tab: Tab, hold: Hold) -> int:

@@ -92,8 +92,7 @@ class Inference:
         overload: OverloadGate,
     ) -> None:
         self._admission = admission
-        # The API calls this method before it reads the body of a request.
-        self.require_rate = admission.require_rate
+        self.standing_refusals = admission.standing_refusals
         self._token_counting = token_counting
         self._limits = limits
         self._policies = policies
@@ -123,7 +122,7 @@ class Inference:
         except BaseException as error:
             tab.status, tab.error_code = source.error_status_and_code(error)
             if tab.hold is None and tab.status in _CLIENT_ERRORS:
-                self._admission.count_refused(call.project_id)
+                self.standing_refusals.count_refused(call.project_id)
             raise
         finally:
             self._recorder.ended(tab)

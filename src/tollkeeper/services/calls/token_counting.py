@@ -56,7 +56,7 @@ class TokenCounting:
                 connection, caller.organization_id, caller.project_id, self._limits
             )
         if decision.refusal is not None:
-            self._admission.note_refusal(caller.project_id, decision)
+            self._admission.standing_refusals.note(caller.project_id, decision)
             raise refusal_error(decision)
         if not caller.may_use(call.model.id):
             raise refusal_error(Decision(Refusal.MODEL_NOT_ALLOWED))

@@ -22,13 +22,21 @@ _CACHED_S = 30.0
 _STALE_S = 30.0
 
 
-class _CachedKey:
-    __slots__ = ("caller", "fresh_until", "use_recorded_at")
+class CachedKey:
+    """Contains the caller of a key that was read from the database a short time ago."""
+
+    __slots__ = ("caller", "checked_until", "fresh_until", "is_fresh", "use_recorded_at")
 
     def __init__(self, caller: ProjectCaller, fresh_until: float) -> None:
         self.caller = caller
-        # The time of the monotonic clock until which this entry is fresh.
+        # Times of the monotonic clock. Until `fresh_until`, this entry is fresh. Until
+        # `checked_until`, it need not be passed to `Authentication.cached` again.
         self.fresh_until = fresh_until
+        self.checked_until = 0.0
+        # Whether the entry may be used to serve a call. An older entry may only be used to reject a
+        # call while the process is overloaded. Without older entries, all calls with a key would
+        # wait for the database when the key's entry expires, even during an overload.
+        self.is_fresh = True
         # The Unix second in which a use of the key was last recorded.
         self.use_recorded_at = 0
 
@@ -40,7 +48,7 @@ class Authentication:
         self._project_keys = KeyLookups(database, project_keys.find_by_digests)
         self._admin_keys = KeyLookups(database, admin_keys.find_by_digests)
         # Cached keys by the digest of the key. The oldest entry comes first.
-        self._cached: dict[bytes, _CachedKey] = {}
+        self._cached: dict[bytes, CachedKey] = {}
 
     async def authenticate(self, presented_key: str) -> Caller:
         """Returns the caller of a key. Raises Unauthenticated if the key is not valid. Reads the key
@@ -60,27 +68,27 @@ class Authentication:
             self._cached.pop(digest, None)
             if len(self._cached) >= _CACHED_MAX:
                 del self._cached[next(iter(self._cached))]
-            self._cached[digest] = _CachedKey(authenticated, time.monotonic() + _CACHED_S)
+            self._cached[digest] = CachedKey(authenticated, time.monotonic() + _CACHED_S)
         return authenticated
 
-    def cached(self, digest: bytes) -> tuple[ProjectCaller | None, bool]:
-        """Returns the caller of a cached key (None if there is no entry), and whether the entry is
-        fresh enough to serve a call. An older entry may only be used to reject a call while the
-        process is overloaded. Without older entries, all calls with a key would wait for the
-        database when the key's entry expires, even during an overload. Also records the use of the
-        key."""
+    def cached(self, digest: bytes) -> CachedKey | None:
+        """Returns the cached entry of a key, None if there is no entry. Also records the use of the
+        key. If the entry is fresh, the result is valid until the end of the current second, so that
+        the use of the key in the next second is recorded too."""
         key = self._cached.get(digest)
         if key is None:
-            return None, False
+            return None
         now = time.monotonic()
-        is_fresh = now < key.fresh_until
-        if not is_fresh and now >= key.fresh_until + _STALE_S:
-            return None, False
+        if now >= key.fresh_until + _STALE_S:
+            return None
+        key.is_fresh = now < key.fresh_until
+        if key.is_fresh:
+            key.checked_until = min(key.fresh_until, now + 1 - time.time() % 1)
         second = self._clock()
         if second != key.use_recorded_at:
             key.use_recorded_at = second
             self._key_use.note(KeyKind.PROJECT, key.caller, second)
-        return key.caller, is_fresh
+        return key
 
     async def _authenticate(self, kind: KeyKind, digest: bytes) -> Caller:
         if kind is KeyKind.PROJECT:
