@@ -19,7 +19,7 @@ LIBRARIES: Final = "libraries"
 
 TARGETS = {
     HTTP: 1_034,
-    APPLICATION: 706,
+    APPLICATION: 664,
     REQUEST: 528,
     PRICE: 574,
     LEDGER: 210,

@@ -93,13 +93,13 @@ ISOLATION_BUGS = {
     ),
     "one organization fills the process": Bug(
         "RunningCalls.begin",
-        "running_of_owner >= self._calls_of_owner_max",
+        "calls.running >= self._calls_of_owner_max",
         "False",
         ("journeys/isolation/test_overload.py",),
     ),
     "one organization's callers that leave take the reading on from others": Bug(
         "RunningCalls.abandon",
-        "self._draining_by_owner[owner] < share(limit)",
+        "calls.draining < share(limit)",
         "True",
         ("services/calls/test_running_calls.py",),
     ),

@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from operator import attrgetter
 
 from prometheus_client import Gauge
 
@@ -83,6 +84,24 @@ _LIMITED = Gauge(
 )
 
 
+class OwnerCalls:
+    """Counts the calls of one owner in this process."""
+
+    __slots__ = ("active", "draining", "owner", "running")
+
+    def __init__(self, owner: Hashable) -> None:
+        self.owner = owner
+        # `RunningCalls` counts the calls in progress, and those of them whose client has disconnected
+        # and whose answer is still read.
+        self.running = 0
+        self.draining = 0
+        # `OverloadGate` counts the active calls.
+        self.active = 0
+
+
+_active_calls = attrgetter("active")
+
+
 class OverloadGate:
     """Decides which calls are accepted. Accepts every call until samples of the event loop show an
     overload."""
@@ -94,8 +113,8 @@ class OverloadGate:
         self._clock = clock
         # The maximum number of active calls; None if there is no overload.
         self._limit: float | None = None
-        self._active = 0
-        self._active_by_owner: dict[Hashable, int] = {}
+        # The owners that have active calls.
+        self._active_owners: dict[Hashable, OwnerCalls] = {}
         self._wake: Callable[[], None] | None = None
         # While there is a limit, the number of successive windows without a rejection. Otherwise
         # the number of successive windows without a call.
@@ -125,7 +144,7 @@ class OverloadGate:
 
     @property
     def active_calls(self) -> int:
-        return self._active
+        return sum(map(_active_calls, self._active_owners.values()))
 
     @property
     def resting(self) -> bool:
@@ -139,7 +158,7 @@ class OverloadGate:
     @property
     def is_full(self) -> bool:
         """Tells whether a call of an owner that already has its share would be rejected now."""
-        return self._limit is not None and self._active >= self._limit
+        return self._limit is not None and self.active_calls >= self._limit
 
     def require_room(self, owner: Hashable) -> None:
         """Raises Unavailable and counts the rejection if the limit of active calls is reached and
@@ -154,37 +173,35 @@ class OverloadGate:
         if limit is None:
             return
         self._asking_owners.add(owner)
-        if self._active < limit:
+        if self.active_calls < limit:
             return
-        active_of_owner = self._active_by_owner.get(owner, 0)
-        if active_of_owner * len(self._active_by_owner) < limit:
+        calls = self._active_owners.get(owner)
+        if calls is None or calls.active * len(self._active_owners) < limit:
             return
         self._refused[owner] = self._refused.get(owner, 0) + 1
         _REFUSED.add(())
         raise Unavailable("The gateway is overloaded; try again.", retry_after_s=_RETRY_AFTER_S)
 
-    def mark_active(self, owner: Hashable) -> None:
-        """Counts a call as active."""
-        self._active += 1
-        self._active_by_owner[owner] = self._active_by_owner.get(owner, 0) + 1
+    def mark_active(self, calls: OwnerCalls) -> None:
+        """Counts a call of this owner as active."""
+        if not calls.active:
+            self._active_owners[calls.owner] = calls
+        calls.active += 1
 
-    def mark_inactive(self, owner: Hashable) -> None:
+    def mark_inactive(self, calls: OwnerCalls) -> None:
         """Counts a call as inactive, because it has ended or waits for its backend or the judge."""
-        self._active -= 1
-        left = self._active_by_owner[owner] - 1
-        if left:
-            self._active_by_owner[owner] = left
-        else:
-            del self._active_by_owner[owner]
+        calls.active -= 1
+        if not calls.active:
+            del self._active_owners[calls.owner]
 
     @contextmanager
-    def waiting(self, owner: Hashable) -> Iterator[None]:
+    def waiting(self, calls: OwnerCalls) -> Iterator[None]:
         """Counts an active call as inactive within this block."""
-        self.mark_inactive(owner)
+        self.mark_inactive(calls)
         try:
             yield
         finally:
-            self.mark_active(owner)
+            self.mark_active(calls)
 
     def sample(self, turn_s: float, backlog: int) -> None:
         """Records the duration of one event loop iteration, and the number of waiting ledger
@@ -192,7 +209,7 @@ class OverloadGate:
         self._samples += 1
         self._shortest_turn_s = min(self._shortest_turn_s, turn_s)
         self._least_backlog = min(self._least_backlog, backlog)
-        self._least_active = min(self._least_active, self._active)
+        self._least_active = min(self._least_active, self.active_calls)
         if self._samples >= _SAMPLES_MIN and self._clock() - self._window_began >= WINDOW_S:
             self._decide()
             self._begin_window()
@@ -254,7 +271,7 @@ class OverloadGate:
         """Lowers the limit, because too many ledger writes wait or too many calls are active."""
         if self._limit is None:
             self._set_limit(SLOW_DATABASE_LIMIT)
-        elif self._active <= self._limit:
+        elif self.active_calls <= self._limit:
             # A limit below `SLOW_DATABASE_LIMIT` stays: it was set while the process itself was the
             # bottleneck.
             self._set_limit(
@@ -264,7 +281,7 @@ class OverloadGate:
     def _lower_for_long_turns(self) -> None:
         if self._limit is None or self._limit > LIMIT:
             self._set_limit(LIMIT)
-        elif self._active <= self._limit:
+        elif self.active_calls <= self._limit:
             # The number of active calls has fallen to the limit, and the iterations are still too
             # long.
             self._set_limit(min(self._limit, max(LIMIT_MIN, _LOWERING_FACTOR * self._limit)))

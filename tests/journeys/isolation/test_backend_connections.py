@@ -99,7 +99,7 @@ async def test_a_connection_that_is_free_as_the_caller_leaves_is_not_used(
     async with _every_connection_in_use(shared) as may_end, raw_caller(quiet) as caller:
         await caller.ask()
         await eventually(lambda: _replica(shared).waiting == 1)
-        (waiting,) = (one for one in running._running if one.owner == _owner(quiet))
+        (waiting,) = (one for one in running._running if one.owner_calls.owner == _owner(quiet))
         may_end.set()
         while _replica(shared).waiting:  # noqa: ASYNC110 - it counts turns
             await asyncio.sleep(0)

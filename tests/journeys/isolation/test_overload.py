@@ -14,7 +14,7 @@ from tests.support.scripted_gateway import MODEL, ScriptedGateway, eventually, s
 from tests.support.upstream import Upstream
 from tollkeeper.api.app import App
 from tollkeeper.api.http.exchange import Exchange, Work
-from tollkeeper.services.overload import LIMIT
+from tollkeeper.services.overload import LIMIT, OwnerCalls
 
 _CALLS = 16
 _HANG = [{"role": "user", "content": "hang"}]
@@ -67,16 +67,14 @@ async def test_who_overloads_the_process_is_refused_before_its_body(
 ) -> None:
     """The samples show a slow event loop, and all active calls belong to the hostile tenant."""
     hostile, quiet = await shared.with_tenant(), await shared.with_tenant()
-    gate, organization = (
-        shared.gateway.services.inference.overload,
-        hostile.tenant.organization_id.int,
-    )
+    gate = shared.gateway.services.inference.overload
+    calls = OwnerCalls(hostile.tenant.organization_id.int)
 
     def is_limited() -> bool:
         return gate.limit is not None
 
     for _ in range(LIMIT):
-        gate.mark_active(organization)
+        gate.mark_active(calls)
     try:
         async with asyncio.timeout(20):
             while not is_limited():
@@ -103,7 +101,7 @@ async def test_who_overloads_the_process_is_refused_before_its_body(
         assert costs.status_code == 200
     finally:
         for _ in range(LIMIT):
-            gate.mark_inactive(organization)
+            gate.mark_inactive(calls)
     async with asyncio.timeout(20):
         while is_limited():
             gate.sample(0.0, 0)
@@ -119,7 +117,7 @@ async def test_who_is_refused_at_once_sees_what_the_application_says(
     """The first request with a key is refused in a task, which waits for the database. The next requests
     are refused without a task."""
     hostile, gate = await shared.with_tenant(), shared.gateway.services.inference.overload
-    organization, at_once = hostile.tenant.organization_id.int, []
+    calls, at_once = OwnerCalls(hostile.tenant.organization_id.int), []
     answer = App.__call__
 
     def noted(app: App, exchange: Exchange) -> Work | None:
@@ -130,7 +128,7 @@ async def test_who_is_refused_at_once_sees_what_the_application_says(
     monkeypatch.setattr(App, "__call__", noted)
     monkeypatch.setattr(gate, "_limit", 1.0)
     monkeypatch.setattr(gate, "watches_arrivals", True)
-    gate.mark_active(organization)
+    gate.mark_active(calls)
     try:
         body = {"model": MODEL, "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
         found = [
@@ -143,7 +141,7 @@ async def test_who_is_refused_at_once_sees_what_the_application_says(
             headers={**hostile.tenant.as_customer, "content-type": "text/plain"},
         )
     finally:
-        gate.mark_inactive(organization)
+        gate.mark_inactive(calls)
     assert at_once == [False, True, True, True]
     assert_error(wrong, 415, "unsupported_media_type")
     in_a_task, *others = [_without_id(one) for one in found]

@@ -213,7 +213,7 @@ class Inference:
                     with (
                         tab.waiting_until(tab.deadline),
                         tab.judging(),
-                        self.overload.waiting(tab.owner),
+                        self.overload.waiting(tab.owner_calls),
                     ):
                         await self._checks.check(*check_arguments)
                 except TimeoutError:
@@ -243,7 +243,7 @@ class Inference:
             raise _ended_before_dispatch()
         tab.backend = tab.call.model.backend
         tab.dispatched_at = time.perf_counter_ns()
-        self.overload.mark_inactive(tab.owner)
+        self.overload.mark_inactive(tab.owner_calls)
         try:
             with tab.waiting_until(tab.deadline + _DEADLINE_SLACK_S):
                 if gate is None:
@@ -254,7 +254,7 @@ class Inference:
             raise _ended_early(tab) from None
         finally:
             tab.answered_at = time.perf_counter_ns()
-            self.overload.mark_active(tab.owner)
+            self.overload.mark_active(tab.owner_calls)
 
     async def _close(self, tab: Tab, error: BaseException | None = None) -> None:
         """Resolves the hold and waits until the ledger has written the result: settled (charged),
@@ -362,7 +362,7 @@ def _may_cost_fees(tab: Tab) -> bool:
 async def _large_transcript(tab: Tab) -> Transcript:
     try:
         with tab.waiting_until(tab.deadline):
-            return await run_in_thread(tab.owner, transcript, tab.call.prompt)
+            return await run_in_thread(tab.owner_calls.owner, transcript, tab.call.prompt)
     except TimeoutError:
         raise _judging_timed_out(tab) from None
 

@@ -3,7 +3,6 @@ and ends all calls when the process stops."""
 
 import asyncio
 import contextlib
-from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ from tollkeeper.runtime.fair_queue import share
 from tollkeeper.runtime.timeouts import Alarms
 from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.calls.tab import AnswerSink, Tab
-from tollkeeper.services.overload import OverloadGate
+from tollkeeper.services.overload import OverloadGate, OwnerCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +43,11 @@ class RunningCalls:
         self._overload = overload
         self._calls_of_owner_max = share(limits.calls_max)
         self._running: set[Tab] = set()
-        # The number of running calls of each organization. The key is an integer, which hashes
+        # The owners (organizations) that have running calls. The key is an integer, which hashes
         # faster than a UUID.
-        self._running_by_owner: dict[Hashable, int] = {}
-        # Calls whose client has disconnected and whose answer is still read, and the number of
-        # these calls of each organization.
+        self._owners: dict[Hashable, OwnerCalls] = {}
+        # Calls whose client has disconnected and whose answer is still read.
         self._draining: set[Tab] = set()
-        self._draining_by_owner: Counter[int] = Counter()
         self._none_running = asyncio.Event()
         self._alarms = Alarms()
 
@@ -58,39 +55,39 @@ class RunningCalls:
         return len(self._running)
 
     def serves_others(self, owner: Hashable) -> bool:
-        """Tells whether calls of other owners (organizations) than this one are in progress."""
-        return len(self._running_by_owner) > (owner in self._running_by_owner)
+        """Tells whether calls of other owners than this one are in progress."""
+        return len(self._owners) > (owner in self._owners)
 
     def begin(self, call: Call, plan: Plan, sink: AnswerSink, operation: str) -> Tab:
         """Registers the call and creates its tab (the state of the call). Raises Unavailable if too
         many calls are in progress."""
         owner, limits = call.organization_id.int, self._limits
-        running_of_owner = self._running_by_owner.get(owner, 0)
-        if len(self._running) >= limits.calls_max or running_of_owner >= self._calls_of_owner_max:
+        calls = self._owners.get(owner) or OwnerCalls(owner)
+        if len(self._running) >= limits.calls_max or calls.running >= self._calls_of_owner_max:
             raise Unavailable("Too many calls are in progress; try again.", retry_after_s=1)
         deadline = asyncio.get_running_loop().time() + limits.deadline_s
-        tab = Tab(call, plan, sink, operation, deadline, self._alarms.take(), owner, Meter(call, 0))
-        self._running_by_owner[owner] = running_of_owner + 1
+        tab = Tab(call, plan, sink, operation, deadline, self._alarms.take(), calls, Meter(call, 0))
+        if not calls.running:
+            self._owners[owner] = calls
+        calls.running += 1
         self._running.add(tab)
-        self._overload.mark_active(owner)
+        self._overload.mark_active(calls)
         return tab
 
     def end(self, tab: Tab) -> None:
         """Removes a call that has ended and was recorded."""
-        owner = tab.owner
+        calls = tab.owner_calls
         # `end_by` then no longer moves the alarm, so that another call can use it.
         tab.slack_s = None
         self._alarms.give_back(tab.alarm)
         self._running.remove(tab)
-        self._overload.mark_inactive(owner)
-        still_running = self._running_by_owner[owner] - 1
-        if still_running:
-            self._running_by_owner[owner] = still_running
-        else:
-            del self._running_by_owner[owner]
+        self._overload.mark_inactive(calls)
+        calls.running -= 1
+        if not calls.running:
+            del self._owners[calls.owner]
         if tab.abandoned and tab in self._draining:
             self._draining.remove(tab)
-            self._draining_by_owner -= Counter((owner,))
+            calls.draining -= 1
         if not self._running:
             self._none_running.set()
 
@@ -106,11 +103,11 @@ class RunningCalls:
         if tab.waits_to_be_sent:
             tab.end_at_once()
             return
-        owner, limit, drain_s = tab.owner, self._limits.drains_max, 0.0
-        if len(self._draining) < limit and self._draining_by_owner[owner] < share(limit):
+        calls, limit, drain_s = tab.owner_calls, self._limits.drains_max, 0.0
+        if len(self._draining) < limit and calls.draining < share(limit):
             drain_s = self._limits.drain_s
             self._draining.add(tab)
-            self._draining_by_owner[owner] += 1
+            calls.draining += 1
         tab.end_by(asyncio.get_running_loop().time() + drain_s)
 
     async def drain(self, grace_s: float) -> None:

@@ -20,6 +20,7 @@ from tollkeeper.domain.pricing import Pricing
 from tollkeeper.domain.usage import ReportedUsage, Usage
 from tollkeeper.runtime.timeouts import Alarm
 from tollkeeper.services.calls.plans import Plan
+from tollkeeper.services.overload import OwnerCalls
 from tollkeeper.services.policies.checks import Evidence
 
 
@@ -106,9 +107,8 @@ class Tab(msgspec.Struct, eq=False):
     deadline: float
     # Limits how long the task of this call waits; see `waiting_until`.
     alarm: Alarm
-    # The organization, as a key for counters. It is an integer, because an integer hashes faster
-    # than a UUID.
-    owner: int
+    # The counters of the organization's calls.
+    owner_calls: OwnerCalls
     # Counts the usage of the answer.
     meter: Meter
     # Admission sets the committed hold, the policies in force, and the prices by backend. `prices`
