@@ -18,9 +18,9 @@ ENDED: Final = "activity, metrics, log"
 LIBRARIES: Final = "libraries"
 
 TARGETS = {
-    HTTP: 1_034,
+    HTTP: 1_024,
     APPLICATION: 664,
-    REQUEST: 528,
+    REQUEST: 480,
     PRICE: 574,
     LEDGER: 210,
     SCRIPT: 555,

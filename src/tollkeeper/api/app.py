@@ -122,10 +122,9 @@ class App:
             # `read_body` also rejects a complete body that is too large.
             if raw_body is None or len(raw_body) > conventions.body_bytes_max:
                 raw_body = await incoming.read_body(exchange, share, conventions)
-            if endpoint.stored and isinstance(request.caller, AdminCaller):
-                services.administration_rate.count_body(
-                    request.caller.organization_id, len(raw_body)
-                )
+            if endpoint.stored:
+                organization_id = request.admin_caller.organization_id
+                services.administration_rate.count_body(organization_id, len(raw_body))
             request.raw_body, request.conventions = raw_body, conventions
             request.body, request.is_large = await incoming.decode_body(
                 context, raw_body, share, conventions.body_elements_max, exchange.owner
@@ -200,7 +199,7 @@ class App:
         admin key towards the administration rate. This happens before the body is read, so that the
         gateway does not read and parse the bodies of requests that it rejects because of a rate or
         because it is overloaded."""
-        context, request.caller = request.context, caller
+        context = request.context
         request.exchange.recognise(caller.organization_id.int)
         if context.caller is not caller:
             _check_caller(context.endpoint, caller)
@@ -208,9 +207,12 @@ class App:
             context.key_memory = self._request_memory.key_memory(caller)
             context.caller = caller
         if isinstance(caller, AdminCaller):
+            request.admin_caller = caller
             act_as(Actor(ActorKind.API, f"admin key {caller.key_id}"))
             self._services.administration_rate.take(caller.organization_id, context.key)
-        elif context.endpoint.rated:
+            return
+        request.project_caller = caller
+        if context.endpoint.rated:
             if self._overload.watches_arrivals:
                 self._overload.require_room(caller.organization_id.int)
             if request.opened_at < self._refusals.until:

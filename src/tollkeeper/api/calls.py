@@ -17,20 +17,15 @@ from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.use_cases import Services
 
 
-async def read_supported(
-    request: Request[Any, Any], model: Model, read: Callable[..., Prompt], *arguments: Any
-) -> Prompt:
-    """Reads the prompt from a request with `read(*arguments)`, in a thread if the request is large.
-    Raises OptionUnsupported if the prompt uses a feature that the model lacks."""
-    if not request.is_large:
-        return _read_supported(model, read, arguments)
+async def read_in_thread(request: Request[Any, Any], *arguments: Any) -> Prompt:
+    """Does the same as `read_supported`, in a thread. Used if the request is large."""
     owner = request.project_caller.organization_id.int
-    return await run_in_thread(owner, _read_supported, model, read, arguments)
+    return await run_in_thread(owner, read_supported, *arguments)
 
 
-def _read_supported(
-    model: Model, read: Callable[..., Prompt], arguments: tuple[Any, ...]
-) -> Prompt:
+def read_supported(model: Model, read: Callable[..., Prompt], *arguments: Any) -> Prompt:
+    """Reads the prompt of a request with `read(*arguments)`. Raises OptionUnsupported if the prompt
+    uses a feature that the model lacks."""
     prompt = read(*arguments)
     require_supported(model, prompt)
     return prompt
@@ -44,7 +39,6 @@ def new_call(
     output_tokens_max: int,
     *,
     streamed: bool,
-    session: str | None,
     cache_key: str | None = None,
     output_limit_field: str = "max_tokens",
     choices: int = 1,
@@ -53,11 +47,13 @@ def new_call(
 ) -> Call:
     """Creates the call.
 
-    Calls with the same session or the same cache key probably have prompts with a common beginning,
-    so they should go to the same replica of the backend. If both are set, the session is used. The call
-    contains only a hash of the session or cache key. The hash is different for each project.
+    Calls with the same session (a request header) or the same cache key probably have prompts with a
+    common beginning, so they should go to the same replica of the backend. If both are set, the session
+    is used. The call contains only a hash of the session or cache key. The hash is different for each
+    project.
     """
-    caller, affinity_hint = plan.caller, session or cache_key
+    caller, context = plan.caller, request.context
+    affinity_hint = context.session or cache_key
     return Call(
         request.id,
         caller.organization_id,
@@ -73,5 +69,5 @@ def new_call(
         affinity=services.isolation.affinity(caller, affinity_hint) if affinity_hint else None,
         policy_ids=tuple(dict.fromkeys(policy_ids)) if policy_ids else (),
         beta_flags=beta_flags,
-        incoming_trace=request.context.traceparent,
+        incoming_trace=context.traceparent,
     )

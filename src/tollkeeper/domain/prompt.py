@@ -324,7 +324,7 @@ class Sampling(msgspec.Struct, frozen=True, gc=False):
 
     def set_fields(self) -> dict[str, float | str | list[str] | dict[str, float]]:
         """Returns the fields that are set."""
-        if self == _DEFAULT_SAMPLING:
+        if self == DEFAULT_SAMPLING:
             return {}
         return {
             name: value
@@ -333,7 +333,7 @@ class Sampling(msgspec.Struct, frozen=True, gc=False):
         }
 
 
-_DEFAULT_SAMPLING = Sampling()
+DEFAULT_SAMPLING = Sampling()
 
 
 class Logprobs(msgspec.Struct, frozen=True, gc=False):
@@ -414,7 +414,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     web_search: WebSearch | None = None
     output_format: OutputFormat | None = None
     output_modalities: tuple[OutputModality, ...] = ()
-    sampling: Sampling = _DEFAULT_SAMPLING
+    sampling: Sampling = DEFAULT_SAMPLING
     logprobs: Logprobs | None = None
     reasoning: ReasoningWish | None = None
     caching: CachingWish = _NO_CACHING_WISH

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tollkeeper.api.chat.call import hides_reasoning
+from tollkeeper.api.chat.prompt import hides_reasoning
 from tollkeeper.api.wire import chat as wire
 from tollkeeper.domain.inference import (
     Annotation,

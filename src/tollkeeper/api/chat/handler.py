@@ -6,10 +6,14 @@ contains the state of a call, such as its usage and its cost.
 
 import msgspec
 
-from tollkeeper.api.calls import new_call, read_supported
-from tollkeeper.api.chat.call import check_combinations
+from tollkeeper.api.calls import new_call, read_in_thread, read_supported
 from tollkeeper.api.chat.completion import ChatAssembly
-from tollkeeper.api.chat.prompt import read_prompt
+from tollkeeper.api.chat.prompt import (
+    NO_RELATED_FIELDS,
+    check_combinations,
+    read_prompt,
+    related_fields,
+)
 from tollkeeper.api.chat.stream import ChatStream
 from tollkeeper.api.http.endpoint import Reply, Request, Streamed, with_cost
 from tollkeeper.api.wire import chat as wire
@@ -21,18 +25,23 @@ async def chat_create(
     services: Services, request: Request[wire.ChatRequest, None]
 ) -> msgspec.Struct | Reply | Streamed:
     body, caller = request.body, request.project_caller
-    check_combinations(body)
+    if related_fields(body) != NO_RELATED_FIELDS:
+        check_combinations(body)
     plan = await services.plans.plan_for(caller, body.model)
     model, cache_key, caching = plan.model, body.prompt_cache_key, plan.caching
-    limit_field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    client_limit = body.max_tokens or body.max_completion_tokens
-    output_tokens_max = output_limit(client_limit, model, param=limit_field)
+    limit_field, client_limit = "max_tokens", body.max_tokens
+    if body.max_completion_tokens is not None:
+        limit_field, client_limit = "max_completion_tokens", body.max_completion_tokens
+    output_tokens_max = output_limit(client_limit, model, limit_field)
     if body.reasoning is not None:
-        output_limit(body.reasoning.max_tokens, model, param="reasoning.max_tokens")
+        output_limit(body.reasoning.max_tokens, model, "reasoning.max_tokens")
     if cache_key is not None or body.cache_salt is not None:
         caching = services.isolation.caching_wish(caller, model, cache_key, body.cache_salt)
-    prompt = await read_supported(
-        request, model, read_prompt, body, request.raw_body, model, caching
+    arguments = (model, read_prompt, body, request.raw_body, model, caching)
+    prompt = (
+        await read_in_thread(request, *arguments)
+        if request.is_large
+        else read_supported(*arguments)
     )
     call = new_call(
         services,
@@ -41,14 +50,13 @@ async def chat_create(
         prompt,
         output_tokens_max,
         streamed=body.stream,
-        session=request.context.session,
         cache_key=cache_key,
         output_limit_field=limit_field,
         choices=body.n or 1,
         policy_ids=body.policy_ids,
     )
     created = services.clock()
-    if call.streamed:
+    if body.stream:
         return Streamed(ChatStream(services, request, call, plan, created))
     assembly = ChatAssembly(call, body, created)
     tab = await services.inference.infer(call, plan, assembly, request)

@@ -10,6 +10,7 @@ A place is the path of a value in the request, such as `messages[0].content`. Er
 """
 
 from collections.abc import Sequence
+from itertools import count
 from operator import attrgetter
 from typing import Any
 
@@ -94,7 +95,7 @@ def read_turns(
     message has only a role, a name and a text, no message needs a correction. Otherwise all messages are
     returned."""
     roles, contents, names = zip(*map(_common_fields, messages), strict=True)
-    places = map(_PLACE, range(len(messages)))
+    places = map(_PLACE, count())
     if (
         # In most requests, all messages have only role, content and name. This case is faster,
         # because its loops run in C.
@@ -107,7 +108,7 @@ def read_turns(
     loose: list[_LooseMessage] | None = None
     turns = []
     messages_to_check = []
-    for at, (message, checked, place) in enumerate(zip(messages, contents, places, strict=True)):
+    for at, (message, checked, place) in enumerate(zip(messages, contents, places, strict=False)):
         content: tuple[Content, ...] = ()
         if isinstance(checked, str):
             content = (Text(checked),)

@@ -81,6 +81,50 @@ _identity_fields = attrgetter(*Identity.__struct_fields__)
 _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
+# Reads the fields that `check_combinations` checks. Most requests have none of them.
+related_fields = attrgetter(
+    *("store", "max_completion_tokens", "stream_options", "top_logprobs", "prompt_logprobs"),
+    "reasoning",
+)
+NO_RELATED_FIELDS = related_fields(wire.ChatRequest(model="", messages=[]))
+
+
+def check_combinations(body: wire.ChatRequest) -> None:
+    """Rejects `store: true`, fields that exclude each other, and fields that need another field which
+    is missing."""
+    if body.store:
+        raise InvalidRequest(
+            "The gateway does not store completions: store must be false.", param="store"
+        )
+    if body.max_tokens is not None and body.max_completion_tokens is not None:
+        raise InvalidRequest(
+            "Send exactly one of max_tokens and max_completion_tokens.", param="max_tokens"
+        )
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequest("stream_options needs stream: true.", param="stream_options")
+    if body.top_logprobs is not None and not body.logprobs:
+        raise InvalidRequest("top_logprobs needs logprobs: true.", param="top_logprobs")
+    if body.prompt_logprobs is not None and body.stream:
+        raise InvalidRequest("prompt_logprobs cannot be streamed.", param="prompt_logprobs")
+    if body.reasoning is not None:
+        effort, flat_effort = body.reasoning.effort, body.reasoning_effort
+        if effort is not None and flat_effort is not None and effort != flat_effort:
+            raise InvalidRequest(
+                "reasoning.effort and reasoning_effort differ: send one of them.",
+                param="reasoning_effort",
+            )
+        if body.reasoning.max_tokens is not None and (effort or flat_effort) is not None:
+            raise InvalidRequest(
+                "Send an effort or reasoning.max_tokens, not both.", param="reasoning.max_tokens"
+            )
+
+
+def hides_reasoning(body: wire.ChatRequest) -> bool:
+    return body.include_reasoning is False or (
+        body.reasoning is not None and body.reasoning.exclude is True
+    )
+
+
 def read_prompt(
     body: wire.ChatRequest, raw_body: bytes, model: Model, caching: CachingWish
 ) -> Prompt:
@@ -89,20 +133,19 @@ def read_prompt(
     raw = _top_level.decode(raw_body)
     is_plain = raw.keys() <= _PLAIN_FIELDS
     turns, messages_to_check = read_turns(body.messages, raw_body)
-    original = dict(raw)
     for name in raw.keys() - (_PASSED_ON if is_plain else _passed_on(body)):
-        del original[name]
+        del raw[name]
     if _NULL in raw.values():
         # The value null has no effect.
-        original = {name: value for name, value in original.items() if value != _NULL}
+        raw = {name: value for name, value in raw.items() if value != _NULL}
     if messages_to_check:
-        original["messages"] = _corrected(raw["messages"], messages_to_check)
+        raw["messages"] = _corrected(raw["messages"], messages_to_check)
     prompt = Prompt(
         turns=turns,
         sampling=Sampling(*_sampling_fields(body)),
         caching=caching,
         identity=Identity(*_identity_fields(body)),
-        written=original,
+        written=raw,
     )
     if is_plain:
         return prompt

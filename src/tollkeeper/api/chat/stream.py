@@ -4,7 +4,6 @@ from typing import Any
 
 import msgspec
 
-from tollkeeper.api.chat.call import hides_reasoning
 from tollkeeper.api.chat.completion import (
     annotation_view,
     called_tool_view,
@@ -12,6 +11,7 @@ from tollkeeper.api.chat.completion import (
     content_parts,
     usage_view,
 )
+from tollkeeper.api.chat.prompt import hides_reasoning
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.http.envelope import error_body
 from tollkeeper.api.http.sse import DONE, EventStream

@@ -81,7 +81,10 @@ class Request(Generic[B, Q]):
     permission, and path, query and body are valid."""
 
     id: str
-    caller: Caller
+    # The application sets one of the callers: project routes take project keys, and other routes admin
+    # keys.
+    project_caller: ProjectCaller
+    admin_caller: AdminCaller
     context: HeaderContext
     body: B
     raw_body: bytes
@@ -110,16 +113,6 @@ class Request(Generic[B, Q]):
     def error_status_and_code(self, error: BaseException) -> tuple[int, str]:
         entry = error_entry(error)
         return entry.status, entry.code
-
-    @property
-    def admin_caller(self) -> AdminCaller:
-        assert isinstance(self.caller, AdminCaller), "the route table admits admin keys only"
-        return self.caller
-
-    @property
-    def project_caller(self) -> ProjectCaller:
-        assert isinstance(self.caller, ProjectCaller), "the route table admits project keys only"
-        return self.caller
 
 
 class Reply(msgspec.Struct, frozen=True):

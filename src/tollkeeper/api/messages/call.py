@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from tollkeeper.api.calls import new_call, read_supported
+from tollkeeper.api.calls import new_call, read_in_thread, read_supported
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.messages.prompt import read_prompt
 from tollkeeper.api.wire import messages as wire
@@ -33,17 +33,20 @@ class PreparedMessage(msgspec.Struct, frozen=True):
 async def message_call(
     services: Services,
     request: Request[wire.MessagesRequest, wire.MessagesQuery],
-    session: str | None,
     beta_flags: tuple[str, ...],
 ) -> PreparedMessage:
     body, caller = request.body, request.project_caller
     _check_fields(body)
     plan = await services.plans.plan_for(caller, body.model)
     model = plan.model
-    output_tokens_max = output_limit(body.max_tokens, model, param="max_tokens")
+    output_tokens_max = output_limit(body.max_tokens, model, "max_tokens")
     unseal = partial(services.reasoning_seal.unseal, caller)
-    arguments = (body, model, MESSAGES_WEB_TOOLS, unseal, plan.caching)
-    prompt = await read_supported(request, model, read_prompt, *arguments)
+    arguments = (model, read_prompt, body, model, MESSAGES_WEB_TOOLS, unseal, plan.caching)
+    prompt = (
+        await read_in_thread(request, *arguments)
+        if request.is_large
+        else read_supported(*arguments)
+    )
     call = new_call(
         services,
         request,
@@ -51,7 +54,6 @@ async def message_call(
         prompt,
         output_tokens_max,
         streamed=body.stream is True,
-        session=session,
         # Clients put a session id into `metadata.user_id`, so this field serves as the cache key.
         cache_key=prompt.identity.user,
         beta_flags=beta_flags,

@@ -12,7 +12,7 @@ from functools import partial
 
 import msgspec
 
-from tollkeeper.api.calls import new_call, read_supported
+from tollkeeper.api.calls import new_call, read_in_thread, read_supported
 from tollkeeper.api.http.endpoint import (
     HeaderIndex,
     HeaderParameter,
@@ -69,7 +69,7 @@ async def message_create(
     services: Services, request: Request[wire.MessagesRequest, wire.MessagesQuery]
 ) -> msgspec.Struct | Reply | Streamed:
     flags = _beta_flags(request.headers, _CALL_BETA_LENGTH_MAX)
-    prepared = await message_call(services, request, request.context.session, flags)
+    prepared = await message_call(services, request, flags)
     if request.body.stream:
         return Streamed(MessageStream(services, request, prepared))
     assembly = MessageAssembly(prepared)
@@ -91,8 +91,11 @@ async def token_count(
                 param=MESSAGES_BETA_HEADER,
             )
     unseal = partial(services.reasoning_seal.unseal, caller)
-    prompt = await read_supported(
-        request, model, read_counted_prompt, body, model, MESSAGES_WEB_TOOLS, unseal
+    arguments = (model, read_counted_prompt, body, model, MESSAGES_WEB_TOOLS, unseal)
+    prompt = (
+        await read_in_thread(request, *arguments)
+        if request.is_large
+        else read_supported(*arguments)
     )
     call = new_call(
         services,
@@ -101,7 +104,6 @@ async def token_count(
         prompt,
         output_tokens_max=1,
         streamed=False,
-        session=request.context.session,
         beta_flags=flags,
     )
     counted = await services.token_counting.count(caller, call)

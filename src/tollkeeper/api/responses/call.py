@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tollkeeper.api.calls import new_call, read_supported
+from tollkeeper.api.calls import new_call, read_in_thread, read_supported
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.responses.input import Conversation
 from tollkeeper.api.responses.namespaces import FlatNames
@@ -48,7 +48,7 @@ class PreparedResponse:
 
 
 async def responses_call(
-    services: Services, request: Request[wire.ResponsesRequest, None], session: str | None
+    services: Services, request: Request[wire.ResponsesRequest, None]
 ) -> PreparedResponse:
     body, caller = request.body, request.project_caller
     _check_stateless(body)
@@ -56,7 +56,7 @@ async def responses_call(
     plan = await services.plans.plan_for(caller, body.model)
     model = plan.model
     _refuse_newer_fields(body)
-    output_tokens_max = output_limit(body.max_output_tokens, model, param="max_output_tokens")
+    output_tokens_max = output_limit(body.max_output_tokens, model, "max_output_tokens")
     conversation = Conversation(model, partial(services.reasoning_seal.unseal, caller))
     caching = services.isolation.caching_wish(caller, model, body.prompt_cache_key)
     tools = Tools()
@@ -67,7 +67,11 @@ async def responses_call(
         tools = read_tools(body.tools or ())
         return read_prompt(body, model, conversation, tools, caching)
 
-    prompt = await read_supported(request, model, read)
+    prompt = (
+        await read_in_thread(request, model, read)
+        if request.is_large
+        else read_supported(model, read)
+    )
     call = new_call(
         services,
         request,
@@ -75,7 +79,6 @@ async def responses_call(
         prompt,
         output_tokens_max,
         streamed=body.stream is True,
-        session=session,
         cache_key=body.prompt_cache_key,
         policy_ids=body.policy_ids,
     )

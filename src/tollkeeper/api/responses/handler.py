@@ -54,7 +54,7 @@ class ResponseAssembly:
 async def response_create(
     services: Services, request: Request[wire.ResponsesRequest, None]
 ) -> msgspec.Struct | Reply | Streamed:
-    prepared = await responses_call(services, request, request.context.session)
+    prepared = await responses_call(services, request)
     if request.body.stream:
         return Streamed(ResponseStream(services, request, prepared))
     assembly = ResponseAssembly(prepared)

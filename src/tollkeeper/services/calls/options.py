@@ -7,6 +7,7 @@ from tollkeeper.domain.catalog import Feature, Model
 from tollkeeper.domain.conventions import DEFAULT_OUTPUT_TOKENS, PROVIDER_SEARCH_TOOLS
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.prompt import (
+    DEFAULT_SAMPLING,
     File,
     FreeObject,
     FunctionTool,
@@ -24,7 +25,7 @@ _optional_features = attrgetter(
 _NO_FEATURES = _optional_features(Prompt(turns=()))
 
 
-def output_limit(client_limit: int | None, model: Model, *, param: str) -> int:
+def output_limit(client_limit: int | None, model: Model, param: str) -> int:
     """Returns the output limit of a call in tokens: the client's limit, or the default. Raises
     InvalidRequest if the client's limit exceeds the model's limit."""
     if client_limit is None:
@@ -42,9 +43,10 @@ def require_supported(model: Model, prompt: Prompt) -> None:
     request contains remote media or schemas that the backend does not accept."""
     for media in prompt.media:
         _require_medium(model, media)
-    for name in prompt.sampling.set_fields():
-        if name not in model.supported_sampling_parameters:
-            raise _unsupported(model, name)
+    if prompt.sampling != DEFAULT_SAMPLING:
+        for name in prompt.sampling.set_fields():
+            if name not in model.supported_sampling_parameters:
+                raise _unsupported(model, name)
     if _optional_features(prompt) == _NO_FEATURES:
         return
     for feature, param in _features(prompt):

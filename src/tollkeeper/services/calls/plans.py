@@ -99,12 +99,14 @@ class Plans:
     async def plan_for(self, caller: ProjectCaller, model_id: str) -> Plan:
         """Returns the plan for calls of this caller to this model. Raises ModelNotFound,
         PermissionDenied or Unavailable if the organization cannot call the model now."""
-        plans = self._plans.get(caller.organization_id.int)
-        key_and_model = (caller.key_id.int, model_id)
-        plan = None if plans is None else plans.get(key_and_model)
+        organization, key_and_model = caller.organization_id.int, (caller.key_id.int, model_id)
         catalog = self._current.catalog
-        if plan is not None and plan.caller is caller and plan.catalog is catalog:
-            return plan
+        try:
+            plan = self._plans[organization][key_and_model]
+            if plan.caller is caller and plan.catalog is catalog:
+                return plan
+        except KeyError:
+            pass
         model = await self._models.model_for_call(caller, model_id)
         plan = Plan(
             caller,
@@ -116,7 +118,7 @@ class Plans:
         if not model.required_checks:
             # A model may require checks (approvals) of the organization. An operator can withdraw a
             # check at any time, so a plan for such a model is not cached.
-            self._cache(caller.organization_id.int, key_and_model, plan)
+            self._cache(organization, key_and_model, plan)
         return plan
 
     def _cache(self, organization: int, key_and_model: tuple[int, str], plan: Plan) -> None:
