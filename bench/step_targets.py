@@ -18,9 +18,9 @@ ENDED: Final = "activity, metrics, log"
 LIBRARIES: Final = "libraries"
 
 TARGETS = {
-    HTTP: 1_024,
-    APPLICATION: 664,
-    REQUEST: 480,
+    HTTP: 1_023,
+    APPLICATION: 613,
+    REQUEST: 478,
     PRICE: 574,
     LEDGER: 210,
     SCRIPT: 555,

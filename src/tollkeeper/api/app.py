@@ -12,6 +12,7 @@ from tollkeeper.api.http import request as incoming
 from tollkeeper.api.http.conventions import HttpConventions
 from tollkeeper.api.http.endpoint import (
     AnyEndpoint,
+    Endpoint,
     HeaderContext,
     Reply,
     Request,
@@ -34,9 +35,16 @@ from tollkeeper.api.http.exchange import (
 from tollkeeper.api.http.request_memory import RequestMemory, RequestShare
 from tollkeeper.api.http.router import Router
 from tollkeeper.api.http.sse import EventStream, KeepAlive
-from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, require
+from tollkeeper.domain.access import (
+    AdminCaller,
+    Caller,
+    KeyKind,
+    Permission,
+    ProjectCaller,
+    require,
+)
 from tollkeeper.domain.audit import Actor, ActorKind
-from tollkeeper.domain.errors import PermissionDenied, Unavailable
+from tollkeeper.domain.errors import NotFound, PermissionDenied, Unavailable
 from tollkeeper.domain.keys import key_digest
 from tollkeeper.services.audit import act_as
 from tollkeeper.services.request_ids import new_request_id_text
@@ -92,17 +100,12 @@ class App:
                     self._end(request)
                     return None
                 context = self._find_endpoint(request)
-            request.context = context
-            request.endpoint = endpoint = context.endpoint
-            if endpoint.admitted:
-                key = context.cached_key
-                if key is None or request.opened_at >= key.checked_until:
-                    key = context.cached_key = self._authentication.cached(context.digest)
-                # While the process is overloaded, even an expired cache entry is used to reject the call,
-                # but never to serve it.
-                if key is not None and (key.is_fresh or self._overload.is_full):
-                    self._admit(request, key.caller)
-                    request.is_admitted = key.is_fresh
+            request.context, key = context, context.cached_key
+            if key is not None and request.opened_at < key.checked_until:
+                self._require_room(request, key.caller)
+                request.is_admitted = True
+            elif context.endpoint.admitted:
+                self._look_up_cached_key(request)
         except Exception as exc:  # noqa: BLE001 - every exception becomes an error envelope
             request.send_error(exc)
             self._end(request)
@@ -113,7 +116,7 @@ class App:
 
     async def _answer(self, request: "_OpenRequest") -> None:
         exchange, context, conventions = request.exchange, request.context, self._conventions
-        endpoint, services = context.endpoint, self._services
+        endpoint = context.endpoint
         try:
             if not request.is_admitted:
                 self._admit(request, await self._authenticate(context))
@@ -124,17 +127,19 @@ class App:
                 raw_body = await incoming.read_body(exchange, share, conventions)
             if endpoint.stored:
                 organization_id = request.admin_caller.organization_id
-                services.administration_rate.count_body(organization_id, len(raw_body))
-            request.raw_body, request.conventions = raw_body, conventions
+                self._services.administration_rate.count_body(organization_id, len(raw_body))
+            request.raw_body = raw_body
             request.body, request.is_large = await incoming.decode_body(
                 context, raw_body, share, conventions.body_elements_max, exchange.owner
             )
             if endpoint.query is not NoneType:
                 context.query = incoming.decode_query(exchange.head.query, endpoint.query)
-            result = await endpoint.handle(services, request)
+            result = await endpoint.handle(self._services, request)
             if isinstance(result, Streamed):
                 with self._keep_alive.watching(request.stream(result.answer)) as stream:
                     await result.answer.run(stream)
+            elif isinstance(result, Reply):
+                request.send(result.result, result.status, result.headers)
             else:
                 request.send(result)
         except ClientDisconnected:
@@ -150,7 +155,7 @@ class App:
         was sent or the client has disconnected."""
         if request.share is not None:
             request.share.release()
-        operation = "none" if request.endpoint is None else request.endpoint.operation
+        operation = request.context.endpoint.operation
         self._log.request_ended(request.id, operation, request.status, request.opened_at)
 
     def _answer_without_endpoint(self, request: "_OpenRequest") -> bool:
@@ -176,15 +181,27 @@ class App:
                 # Some clients try a WebSocket first. This error makes them send a POST at once.
                 raise WebSocketRefused from None
             raise
-        request.endpoint = endpoint
         decoder = self._decoders[endpoint.operation] if endpoint.takes_body else None
         context = HeaderContext(endpoint, decoder, path, head.headers)
+        request.context = context
+        context.cost_header = self._conventions.cost_header
         context.key = incoming.presented_key(
             head.headers, endpoint.key_kind, self._customer_key_header
         )
         context.digest = key_digest(context.key)
         head.context = context
         return context
+
+    def _look_up_cached_key(self, request: "_OpenRequest") -> None:
+        """Checks the request with `_admit` if authentication has cached its key."""
+        context = request.context
+        key = self._authentication.cached(context.digest)
+        # While the process is overloaded, even an expired cache entry is used to reject the call, but
+        # never to serve it.
+        if key is not None and (key.is_fresh or self._overload.is_full):
+            self._admit(request, key.caller)
+            if key.is_fresh:
+                context.cached_key, request.is_admitted = key, True
 
     async def _authenticate(self, context: HeaderContext) -> Caller:
         """Finds the caller of the key in the database."""
@@ -210,9 +227,15 @@ class App:
             request.admin_caller = caller
             act_as(Actor(ActorKind.API, f"admin key {caller.key_id}"))
             self._services.administration_rate.take(caller.organization_id, context.key)
-            return
+        else:
+            self._require_room(request, caller)
+
+    def _require_room(self, request: "_OpenRequest", caller: ProjectCaller) -> None:
+        """Does the part of `_admit` that each request with a project key needs, even if an earlier
+        request had the same headers and the same caller."""
         request.project_caller = caller
-        if context.endpoint.rated:
+        request.exchange.recognise(caller.organization_id.int)
+        if request.context.endpoint.rated:
             if self._overload.watches_arrivals:
                 self._overload.require_room(caller.organization_id.int)
             if request.opened_at < self._refusals.until:
@@ -234,11 +257,35 @@ _KEY_NAMES = {
 }
 
 
+async def _handle_nothing(services: Services, request: Request[Any, Any]) -> msgspec.Struct:
+    raise NotFound
+
+
+# Stands for the context of a request until its endpoint is known.
+_NO_ENDPOINT = HeaderContext(
+    Endpoint(
+        operation="none",
+        method="",
+        path="",
+        tag="",
+        summary="",
+        permission=Permission.MODELS_READ,
+        key_kind=KeyKind.PROJECT,
+        handle=_handle_nothing,
+        result=msgspec.Struct,
+        errors=frozenset(),
+    ),
+    None,
+    {},
+    {},
+)
+
+
 class _OpenRequest(Request[Any, Any]):
     """Holds the state of one request and of its answer: its status, and its stream if there is one.
     With this state, a failure or a stop of the server can be reported to the client at any time."""
 
-    endpoint: AnyEndpoint | None = None
+    context = _NO_ENDPOINT
     is_admitted = False
     share: RequestShare | None = None
     # The status for metrics and the log if the client disconnects before an answer is sent.
@@ -252,24 +299,16 @@ class _OpenRequest(Request[Any, Any]):
         self.opened_at = opened_at
         self.on_disconnect = exchange.on_disconnect
 
-    @property
-    def _style(self) -> ErrorStyle:
-        return ErrorStyle.USUAL if self.endpoint is None else self.endpoint.error_style
-
     def stream(self, streamed: StreamedAnswer) -> EventStream:
         self.status = 200
         self._streamed = streamed
-        self._stream = EventStream(self.exchange, self.id, self._style)
+        self._stream = EventStream(self.exchange, self.id, self.context.endpoint.error_style)
         return self._stream
 
-    def send(self, result: msgspec.Struct | Reply) -> None:
-        status, lines = 200, b""
-        if isinstance(result, Reply):
-            status, lines, result = result.status, result.headers, result.result
-        self.status = status
-        content = _encode(result)
+    def send(self, result: msgspec.Struct, status: int = 200, further_headers: bytes = b"") -> None:
+        self.status, content = status, _encode(result)
         headers = self.context.answer_headers % {b"length": len(content), b"id": self.id.encode()}
-        self.exchange.answer(status, headers + lines, content)
+        self.exchange.answer(status, headers + further_headers, content)
 
     def send_empty(self, status: int, header: bytes) -> None:
         self.status = status
@@ -299,7 +338,9 @@ class _OpenRequest(Request[Any, Any]):
             self._abandon(exc)
 
     def send_error(self, error: Exception) -> None:
-        style = error.style if isinstance(error, MethodNotAllowed) else self._style
+        style = self.context.endpoint.error_style
+        if isinstance(error, MethodNotAllowed):
+            style = error.style
         rendered = render_error(error, self.id, style)
         self.status = rendered.status
         self.exchange.answer(rendered.status, rendered.headers, rendered.body)

@@ -10,9 +10,6 @@ import math
 from types import TracebackType
 from typing import Self
 
-# The maximum number of unused alarms that `Alarms` keeps.
-_FREE_ALARMS_MAX = 1024
-
 
 class Alarm:
     """Limits the successive waits of one task: `with alarm.until(when):`. Raises TimeoutError if the `with`
@@ -36,7 +33,7 @@ class Alarm:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._serve_this_task()
+        self.serve(asyncio.current_task())
         self._timer: asyncio.TimerHandle | None = None
         # The time at which the timer fires; infinite if there is no timer.
         self._timer_at = math.inf
@@ -83,8 +80,8 @@ class Alarm:
             self._timer = None
             self._timer_at = math.inf
 
-    def _serve_this_task(self) -> None:
-        task = asyncio.current_task(self._loop)
+    def serve(self, task: asyncio.Task[object] | None) -> None:
+        """Limits the waits of this task from now on."""
         assert task is not None, "only a task can be timed out"
         self._task: asyncio.Task[object] = task
         # The number of cancellation requests that the task had received before it got this alarm.
@@ -110,7 +107,8 @@ class Alarm:
 
 
 class Alarms:
-    """Lends alarms to tasks. A returned alarm keeps its timer and is lent to another task."""
+    """Lends alarms to tasks. A returned alarm keeps its timer and is lent to another task. So there are as
+    many alarms as tasks had one at the same time."""
 
     def __init__(self) -> None:
         self._free: list[Alarm] = []
@@ -120,15 +118,12 @@ class Alarms:
         if not self._free:
             return Alarm()
         alarm = self._free.pop()
-        alarm._serve_this_task()
+        alarm.serve(asyncio.current_task(alarm._loop))
         return alarm
 
     def give_back(self, alarm: Alarm) -> None:
         del alarm._task
-        if len(self._free) < _FREE_ALARMS_MAX:
-            self._free.append(alarm)
-        else:
-            alarm.close()
+        self._free.append(alarm)
 
     def close(self) -> None:
         for alarm in self._free:

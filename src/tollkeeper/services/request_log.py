@@ -186,7 +186,6 @@ class RequestLog:
 
     def request_ended(self, request_id: str, operation: str, status: int, opened_at: float) -> None:
         """Counts and logs a request whose response has ended."""
-        _OPEN_REQUESTS.open -= 1
         ended = self._ended
         if not ended:
             schedule_write()
@@ -196,6 +195,7 @@ class RequestLog:
 
     def _count_ended(self) -> None:
         requests, self._ended = self._ended, []
+        _OPEN_REQUESTS.open -= len(requests)
         # `calls_ended` writes the lines of calls.
         ids = set(map(itemgetter(0), requests))
         if self._render is not None and not ids <= self.calls:

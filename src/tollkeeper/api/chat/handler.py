@@ -25,13 +25,13 @@ async def chat_create(
     services: Services, request: Request[wire.ChatRequest, None]
 ) -> msgspec.Struct | Reply | Streamed:
     body, caller = request.body, request.project_caller
+    limit_field, client_limit = "max_tokens", body.max_tokens
     if related_fields(body) != NO_RELATED_FIELDS:
         check_combinations(body)
+        if body.max_completion_tokens is not None:
+            limit_field, client_limit = "max_completion_tokens", body.max_completion_tokens
     plan = await services.plans.plan_for(caller, body.model)
     model, cache_key, caching = plan.model, body.prompt_cache_key, plan.caching
-    limit_field, client_limit = "max_tokens", body.max_tokens
-    if body.max_completion_tokens is not None:
-        limit_field, client_limit = "max_completion_tokens", body.max_completion_tokens
     output_tokens_max = output_limit(client_limit, model, limit_field)
     if body.reasoning is not None:
         output_limit(body.reasoning.max_tokens, model, "reasoning.max_tokens")
@@ -60,4 +60,4 @@ async def chat_create(
         return Streamed(ChatStream(services, request, call, plan, created))
     assembly = ChatAssembly(call, body, created)
     tab = await services.inference.infer(call, plan, assembly, request)
-    return with_cost(assembly.completion(tab.usage), tab.cost_picousd, request.conventions)
+    return with_cost(assembly.completion(tab.usage), tab.cost_picousd, request.context.cost_header)

@@ -8,7 +8,6 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from tollkeeper.api.http.conventions import HttpConventions
 from tollkeeper.api.http.envelope import ANSWER_HEADERS, ErrorStyle, error_entry
 from tollkeeper.api.http.request_memory import KeyMemory
 from tollkeeper.api.http.sse import EventStream
@@ -34,6 +33,7 @@ class HeaderContext:
         "answer_headers",
         "cached_key",
         "caller",
+        "cost_header",
         "decoder",
         "digest",
         "endpoint",
@@ -65,8 +65,10 @@ class HeaderContext:
         # authenticated key) is found for each request, because a key can be changed or revoked.
         self.key = ""
         self.digest = b""
-        # The last result of `Authentication.cached` for this key.
+        # The key's entry in the cache of authentication, if it was fresh at the last request.
         self.cached_key: CachedKey | None = None
+        # The header with the call's cost in answers; empty if the operator has configured none.
+        self.cost_header = ""
         self.query: Any = None
         # The caller for which the headers were last checked. The check also sets the fields below.
         self.caller: Caller | None = None
@@ -92,7 +94,6 @@ class Request(Generic[B, Q]):
     is_large: bool
     # Registers a callback that is called if the client disconnects before the answer is complete.
     on_disconnect: Callable[[Callable[[], None]], None]
-    conventions: HttpConventions
 
     @property
     def path(self) -> dict[str, str]:
@@ -125,13 +126,13 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 def with_cost(
-    result: msgspec.Struct, cost_picousd: int | None, conventions: HttpConventions
+    result: msgspec.Struct, cost_picousd: int | None, cost_header: str
 ) -> msgspec.Struct | Reply:
     """Returns a Reply with the result and the header with the call's cost. Returns the result alone if
     the operator has configured no such header, or if the cost is unknown."""
-    if not conventions.cost_header or cost_picousd is None:
+    if not cost_header or cost_picousd is None:
         return result
-    line = f"{conventions.cost_header}: {usd_from_picousd(cost_picousd)}\r\n"
+    line = f"{cost_header}: {usd_from_picousd(cost_picousd)}\r\n"
     return Reply(result, headers=line.encode())
 
 

@@ -74,7 +74,7 @@ async def message_create(
         return Streamed(MessageStream(services, request, prepared))
     assembly = MessageAssembly(prepared)
     tab = await services.inference.infer(prepared.call, prepared.plan, assembly, request)
-    return with_cost(assembly.message(tab.usage), tab.cost_picousd, request.conventions)
+    return with_cost(assembly.message(tab.usage), tab.cost_picousd, request.context.cost_header)
 
 
 async def token_count(

@@ -60,4 +60,4 @@ async def response_create(
     assembly = ResponseAssembly(prepared)
     tab = await services.inference.infer(prepared.call, prepared.plan, assembly, request)
     result = assembly.response(tab.usage, services.clock())
-    return with_cost(result, tab.cost_picousd, request.conventions)
+    return with_cost(result, tab.cost_picousd, request.context.cost_header)
