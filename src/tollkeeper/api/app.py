@@ -12,7 +12,6 @@ from tollkeeper.api.http import request as incoming
 from tollkeeper.api.http.conventions import HttpConventions
 from tollkeeper.api.http.endpoint import (
     AnyEndpoint,
-    Endpoint,
     HeaderContext,
     Reply,
     Request,
@@ -20,31 +19,20 @@ from tollkeeper.api.http.endpoint import (
     StreamedAnswer,
 )
 from tollkeeper.api.http.envelope import (
+    ANSWER_HEADERS,
     ErrorStyle,
     MethodNotAllowed,
     WebSocketRefused,
     render_error,
     request_id_headers,
 )
-from tollkeeper.api.http.exchange import (
-    SERVER_WIDE,
-    ClientDisconnected,
-    Exchange,
-    Work,
-)
+from tollkeeper.api.http.exchange import SERVER_WIDE, ClientDisconnected, Exchange, Work
 from tollkeeper.api.http.request_memory import RequestMemory, RequestShare
 from tollkeeper.api.http.router import Router
 from tollkeeper.api.http.sse import EventStream, KeepAlive
-from tollkeeper.domain.access import (
-    AdminCaller,
-    Caller,
-    KeyKind,
-    Permission,
-    ProjectCaller,
-    require,
-)
+from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, ProjectCaller, require
 from tollkeeper.domain.audit import Actor, ActorKind
-from tollkeeper.domain.errors import NotFound, PermissionDenied, Unavailable
+from tollkeeper.domain.errors import PermissionDenied, Unavailable
 from tollkeeper.domain.keys import key_digest
 from tollkeeper.services.audit import act_as
 from tollkeeper.services.request_ids import new_request_id_text
@@ -100,7 +88,8 @@ class App:
                     self._end(request)
                     return None
                 context = self._find_endpoint(request)
-            request.context, key = context, context.cached_key
+            request.context, request.endpoint = context, context.endpoint
+            key = context.cached_key
             if key is not None and request.opened_at < key.checked_until:
                 self._require_room(request, key.caller)
                 request.is_admitted = True
@@ -155,7 +144,7 @@ class App:
         was sent or the client has disconnected."""
         if request.share is not None:
             request.share.release()
-        operation = request.context.endpoint.operation
+        operation = "none" if request.endpoint is None else request.endpoint.operation
         self._log.request_ended(request.id, operation, request.status, request.opened_at)
 
     def _answer_without_endpoint(self, request: "_OpenRequest") -> bool:
@@ -181,10 +170,13 @@ class App:
                 # Some clients try a WebSocket first. This error makes them send a POST at once.
                 raise WebSocketRefused from None
             raise
+        request.endpoint = endpoint
         decoder = self._decoders[endpoint.operation] if endpoint.takes_body else None
-        context = HeaderContext(endpoint, decoder, path, head.headers)
-        request.context = context
-        context.cost_header = self._conventions.cost_header
+        answer_headers, cost_header = (
+            ANSWER_HEADERS[endpoint.error_style],
+            self._conventions.cost_header,
+        )
+        context = HeaderContext(endpoint, decoder, path, head.headers, cost_header, answer_headers)
         context.key = incoming.presented_key(
             head.headers, endpoint.key_kind, self._customer_key_header
         )
@@ -257,35 +249,11 @@ _KEY_NAMES = {
 }
 
 
-async def _handle_nothing(services: Services, request: Request[Any, Any]) -> msgspec.Struct:
-    raise NotFound
-
-
-# Stands for the context of a request until its endpoint is known.
-_NO_ENDPOINT = HeaderContext(
-    Endpoint(
-        operation="none",
-        method="",
-        path="",
-        tag="",
-        summary="",
-        permission=Permission.MODELS_READ,
-        key_kind=KeyKind.PROJECT,
-        handle=_handle_nothing,
-        result=msgspec.Struct,
-        errors=frozenset(),
-    ),
-    None,
-    {},
-    {},
-)
-
-
 class _OpenRequest(Request[Any, Any]):
     """Holds the state of one request and of its answer: its status, and its stream if there is one.
     With this state, a failure or a stop of the server can be reported to the client at any time."""
 
-    context = _NO_ENDPOINT
+    endpoint: AnyEndpoint | None = None
     is_admitted = False
     share: RequestShare | None = None
     # The status for metrics and the log if the client disconnects before an answer is sent.
@@ -299,10 +267,14 @@ class _OpenRequest(Request[Any, Any]):
         self.opened_at = opened_at
         self.on_disconnect = exchange.on_disconnect
 
+    @property
+    def _style(self) -> ErrorStyle:
+        return ErrorStyle.USUAL if self.endpoint is None else self.endpoint.error_style
+
     def stream(self, streamed: StreamedAnswer) -> EventStream:
         self.status = 200
         self._streamed = streamed
-        self._stream = EventStream(self.exchange, self.id, self.context.endpoint.error_style)
+        self._stream = EventStream(self.exchange, self.id, self._style)
         return self._stream
 
     def send(self, result: msgspec.Struct, status: int = 200, further_headers: bytes = b"") -> None:
@@ -338,9 +310,7 @@ class _OpenRequest(Request[Any, Any]):
             self._abandon(exc)
 
     def send_error(self, error: Exception) -> None:
-        style = self.context.endpoint.error_style
-        if isinstance(error, MethodNotAllowed):
-            style = error.style
+        style = error.style if isinstance(error, MethodNotAllowed) else self._style
         rendered = render_error(error, self.id, style)
         self.status = rendered.status
         self.exchange.answer(rendered.status, rendered.headers, rendered.body)

@@ -17,10 +17,9 @@ from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.use_cases import Services
 
 
-async def read_in_thread(request: Request[Any, Any], *arguments: Any) -> Prompt:
-    """Does the same as `read_supported`, in a thread. Used if the request is large."""
-    owner = request.project_caller.organization_id.int
-    return await run_in_thread(owner, read_supported, *arguments)
+async def read_in_thread(request: Request[Any, Any], read: Callable[[], Prompt]) -> Prompt:
+    """Reads the prompt of a large request in a thread, and thus does not block the event loop."""
+    return await run_in_thread(request.project_caller.organization_id.int, read)
 
 
 def read_supported(model: Model, read: Callable[..., Prompt], *arguments: Any) -> Prompt:

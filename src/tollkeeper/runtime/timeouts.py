@@ -20,17 +20,6 @@ class Alarm:
     successive tasks, so that these tasks share timers too.
     """
 
-    __slots__ = (
-        "_cancelling",
-        "_expired",
-        "_is_waiting",
-        "_loop",
-        "_task",
-        "_timer",
-        "_timer_at",
-        "when",
-    )
-
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.serve(asyncio.current_task())
@@ -133,8 +122,6 @@ class Alarms:
 
 class Timeout(Alarm):
     """Limits a single wait. Cancels its timer at the end of the wait."""
-
-    __slots__ = ()
 
     def __exit__(
         self,

@@ -27,8 +27,6 @@ class MinuteRate:
 
     def wait_ns(self, owner: Hashable) -> int:
         """Returns the nanoseconds until the owner's next use is allowed; 0 if it is allowed now."""
-        if not self._used_until:
-            return 0  # This avoids hashing the owner, which is slow for a UUID.
         used_until = self._used_until.get(owner)
         if used_until is None:
             return 0

@@ -27,6 +27,7 @@ import math
 import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 
@@ -84,19 +85,16 @@ _LIMITED = Gauge(
 )
 
 
+@dataclass(slots=True, eq=False)
 class OwnerCalls:
     """Counts the calls of one owner in this process."""
 
-    __slots__ = ("active", "draining", "owner", "running")
-
-    def __init__(self, owner: Hashable) -> None:
-        self.owner = owner
-        # `RunningCalls` counts the calls in progress, and those of them whose client has disconnected
-        # and whose answer is still read.
-        self.running = 0
-        self.draining = 0
-        # `OverloadGate` counts the active calls.
-        self.active = 0
+    owner: Hashable
+    # `RunningCalls` counts the calls in progress, and those of them whose client has disconnected and
+    # whose answer is still read. `OverloadGate` counts the active calls.
+    running: int = 0
+    draining: int = 0
+    active: int = 0
 
 
 _active_calls = attrgetter("active")
@@ -126,10 +124,8 @@ class OverloadGate:
         self._window_began = 0.0
         self._samples = 0
         self._shortest_turn_s = self._least_backlog = self._least_active = math.inf
-        # Whether a call arrived in this window.
-        self._had_call = False
-        # Whether the next call must be passed to `require_room`: it is the first one in this window, or
-        # there is a limit.
+        # Whether the next call must be passed to `require_room`: there is a limit, or no call has arrived
+        # in this window.
         self.watches_arrivals = True
         # The owners whose calls arrived in this window while there was a limit, and the number of
         # rejections of each owner.
@@ -169,7 +165,7 @@ class OverloadGate:
             self._begin_window()
             wake()
         limit = self._limit
-        self._had_call, self.watches_arrivals = True, limit is not None
+        self.watches_arrivals = limit is not None
         if limit is None:
             return
         self._asking_owners.add(owner)
@@ -218,7 +214,7 @@ class OverloadGate:
         self._window_began = self._clock()
         self._samples = 0
         self._shortest_turn_s = self._least_backlog = self._least_active = math.inf
-        self._had_call, self.watches_arrivals = False, True
+        self.watches_arrivals = True
         self._asking_owners.clear()
         self._refused.clear()
 
@@ -229,7 +225,7 @@ class OverloadGate:
         elif self._least_backlog > BACKLOG_MAX or self._is_crowded:
             self._lower_for_crowd()
         elif self._limit is None:
-            self._calm_windows = 0 if self._had_call else self._calm_windows + 1
+            self._calm_windows = self._calm_windows + 1 if self.watches_arrivals else 0
         else:
             self._calm_windows = 0 if self._refused else self._calm_windows + 1
             self._short_windows = self._short_windows + 1 if self._had_short_turn else 0

@@ -4,6 +4,8 @@ A plan contains the data of a call that depends only on the key and the model, s
 contains the state of a call, such as its usage and its cost.
 """
 
+from functools import partial
+
 import msgspec
 
 from tollkeeper.api.calls import new_call, read_in_thread, read_supported
@@ -37,12 +39,8 @@ async def chat_create(
         output_limit(body.reasoning.max_tokens, model, "reasoning.max_tokens")
     if cache_key is not None or body.cache_salt is not None:
         caching = services.isolation.caching_wish(caller, model, cache_key, body.cache_salt)
-    arguments = (model, read_prompt, body, request.raw_body, model, caching)
-    prompt = (
-        await read_in_thread(request, *arguments)
-        if request.is_large
-        else read_supported(*arguments)
-    )
+    read = partial(read_supported, model, read_prompt, body, request.raw_body, model, caching)
+    prompt = await read_in_thread(request, read) if request.is_large else read()
     call = new_call(
         services,
         request,

@@ -2,13 +2,13 @@
 returns."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import NoneType
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from tollkeeper.api.http.envelope import ANSWER_HEADERS, ErrorStyle, error_entry
+from tollkeeper.api.http.envelope import ErrorStyle, error_entry
 from tollkeeper.api.http.request_memory import KeyMemory
 from tollkeeper.api.http.sse import EventStream
 from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, Permission, ProjectCaller
@@ -24,58 +24,35 @@ Q = TypeVar("Q")  # the type of the decoded query, or None
 HeaderIndex: TypeAlias = dict[bytes, tuple[bytes, ...]]
 
 
+@dataclass(slots=True, eq=False)
 class HeaderContext:
     """Contains the endpoint of a request and the values that the gateway has read from the request
     line and the headers. Requests on one connection with the same request line and headers share one
     object."""
 
-    __slots__ = (
-        "answer_headers",
-        "cached_key",
-        "caller",
-        "cost_header",
-        "decoder",
-        "digest",
-        "endpoint",
-        "headers",
-        "key",
-        "key_memory",
-        "path",
-        "query",
-        "session",
-        "traceparent",
-    )
-
-    def __init__(
-        self,
-        endpoint: "AnyEndpoint",
-        decoder: msgspec.json.Decoder[Any] | None,
-        path: dict[str, str],
-        headers: HeaderIndex,
-    ) -> None:
-        self.endpoint = endpoint
-        # The template of the headers of an answer in JSON.
-        self.answer_headers = ANSWER_HEADERS[endpoint.error_style]
-        # The decoder for the body, or None if the endpoint takes no body.
-        self.decoder = decoder
-        # The values of the path parameters, by name.
-        self.path = path
-        self.headers = headers
-        # The API key in the headers, and the key's digest. The caller (the object that describes an
-        # authenticated key) is found for each request, because a key can be changed or revoked.
-        self.key = ""
-        self.digest = b""
-        # The key's entry in the cache of authentication, if it was fresh at the last request.
-        self.cached_key: CachedKey | None = None
-        # The header with the call's cost in answers; empty if the operator has configured none.
-        self.cost_header = ""
-        self.query: Any = None
-        # The caller for which the headers were last checked. The check also sets the fields below.
-        self.caller: Caller | None = None
-        self.key_memory: KeyMemory
-        self.session: str | None = None
-        # The undecoded `traceparent` header if the request has exactly one, otherwise None.
-        self.traceparent: bytes | None = None
+    endpoint: "AnyEndpoint"
+    # The decoder for the body, or None if the endpoint takes no body.
+    decoder: msgspec.json.Decoder[Any] | None
+    # The values of the path parameters, by name.
+    path: dict[str, str]
+    headers: HeaderIndex
+    # The header with the call's cost in answers; empty if the operator has configured none.
+    cost_header: str
+    # The template of the headers of an answer in JSON.
+    answer_headers: bytes
+    # The API key in the headers, and the key's digest. The caller (the object that describes an
+    # authenticated key) is found for each request, because a key can be changed or revoked.
+    key: str = ""
+    digest: bytes = b""
+    # The key's entry in the cache of authentication, if it was fresh at the last request.
+    cached_key: CachedKey | None = None
+    query: Any = None
+    # The caller for which the headers were last checked. The check also sets the fields below.
+    caller: Caller | None = None
+    key_memory: KeyMemory = field(init=False)
+    session: str | None = None
+    # The undecoded `traceparent` header if the request has exactly one, otherwise None.
+    traceparent: bytes | None = None
 
 
 class Request(Generic[B, Q]):

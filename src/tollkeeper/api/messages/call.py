@@ -41,12 +41,10 @@ async def message_call(
     model = plan.model
     output_tokens_max = output_limit(body.max_tokens, model, "max_tokens")
     unseal = partial(services.reasoning_seal.unseal, caller)
-    arguments = (model, read_prompt, body, model, MESSAGES_WEB_TOOLS, unseal, plan.caching)
-    prompt = (
-        await read_in_thread(request, *arguments)
-        if request.is_large
-        else read_supported(*arguments)
+    read = partial(
+        read_supported, model, read_prompt, body, model, MESSAGES_WEB_TOOLS, unseal, plan.caching
     )
+    prompt = await read_in_thread(request, read) if request.is_large else read()
     call = new_call(
         services,
         request,

@@ -91,12 +91,10 @@ async def token_count(
                 param=MESSAGES_BETA_HEADER,
             )
     unseal = partial(services.reasoning_seal.unseal, caller)
-    arguments = (model, read_counted_prompt, body, model, MESSAGES_WEB_TOOLS, unseal)
-    prompt = (
-        await read_in_thread(request, *arguments)
-        if request.is_large
-        else read_supported(*arguments)
+    read = partial(
+        read_supported, model, read_counted_prompt, body, model, MESSAGES_WEB_TOOLS, unseal
     )
+    prompt = await read_in_thread(request, read) if request.is_large else read()
     call = new_call(
         services,
         request,

@@ -65,13 +65,9 @@ async def responses_call(
         # Runs in a thread if the request is large.
         nonlocal tools
         tools = read_tools(body.tools or ())
-        return read_prompt(body, model, conversation, tools, caching)
+        return read_supported(model, read_prompt, body, model, conversation, tools, caching)
 
-    prompt = (
-        await read_in_thread(request, model, read)
-        if request.is_large
-        else read_supported(model, read)
-    )
+    prompt = await read_in_thread(request, read) if request.is_large else read()
     call = new_call(
         services,
         request,

@@ -85,11 +85,11 @@ class RunningCalls:
         calls.running -= 1
         if not calls.running:
             del self._owners[calls.owner]
+            if not self._running:
+                self._none_running.set()
         if tab.abandoned and tab in self._draining:
             self._draining.remove(tab)
             calls.draining -= 1
-        if not self._running:
-            self._none_running.set()
 
     def abandon(self, tab: Tab) -> None:
         """Handles the disconnect of a client. A call that waits for a connection to its backend

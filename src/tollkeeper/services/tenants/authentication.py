@@ -3,6 +3,7 @@ are not active."""
 
 import hmac
 import time
+from dataclasses import dataclass
 from uuid import UUID
 
 from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, KeyStatus, ProjectCaller
@@ -22,23 +23,21 @@ _CACHED_S = 30.0
 _STALE_S = 30.0
 
 
+@dataclass(slots=True, eq=False)
 class CachedKey:
     """Contains the caller of a key that was read from the database a short time ago."""
 
-    __slots__ = ("caller", "checked_until", "fresh_until", "is_fresh", "use_recorded_at")
-
-    def __init__(self, caller: ProjectCaller, fresh_until: float) -> None:
-        self.caller = caller
-        # Times of the monotonic clock. Until `fresh_until`, this entry is fresh. Until
-        # `checked_until`, it need not be passed to `Authentication.cached` again.
-        self.fresh_until = fresh_until
-        self.checked_until = 0.0
-        # Whether the entry may be used to serve a call. An older entry may only be used to reject a
-        # call while the process is overloaded. Without older entries, all calls with a key would
-        # wait for the database when the key's entry expires, even during an overload.
-        self.is_fresh = True
-        # The Unix second in which a use of the key was last recorded.
-        self.use_recorded_at = 0
+    caller: ProjectCaller
+    # Times of the monotonic clock. Until `fresh_until`, this entry is fresh. Until `checked_until`, it
+    # need not be looked up again.
+    fresh_until: float
+    checked_until: float = 0.0
+    # Whether the entry may be used to serve a call. An older entry may only be used to reject a call
+    # while the process is overloaded. Without older entries, all calls with a key would wait for the
+    # database when the key's entry expires, even during an overload.
+    is_fresh: bool = True
+    # The Unix second in which a use of the key was last recorded.
+    use_recorded_at: int = 0
 
 
 class Authentication:
