@@ -18,8 +18,8 @@ ENDED: Final = "activity, metrics, log"
 LIBRARIES: Final = "libraries"
 
 TARGETS = {
-    HTTP: 1_023,
-    APPLICATION: 613,
+    HTTP: 1_018,
+    APPLICATION: 607,
     REQUEST: 478,
     PRICE: 574,
     LEDGER: 210,

@@ -183,7 +183,7 @@ ISOLATION_BUGS = {
         ("domain/test_estimate.py",),
     ),
     "who pays by bytes is held by the estimate": Bug(
-        "Plan.__init__",
+        "Plan.__post_init__",
         "model.token_bounds.text_by_bytes",
         "False",
         ("journeys/calls/test_text_bound.py",),

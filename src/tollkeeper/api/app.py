@@ -45,6 +45,8 @@ _log = structlog.get_logger("tollkeeper.api")
 _CLIENT_PROBE = ("HEAD", b"/")
 # Every WebSocket request has this header.
 _WEBSOCKET = b"sec-websocket-version"
+# Stands for the operation in metrics and the log if a request has no endpoint.
+_NO_OPERATION = "none"
 # The maximum number of exceptions that `_forget_frames` follows in a chain of causes.
 _CAUSES_MAX = 16
 
@@ -88,7 +90,7 @@ class App:
                     self._end(request)
                     return None
                 context = self._find_endpoint(request)
-            request.context, request.endpoint = context, context.endpoint
+            request.context, request.operation = context, context.endpoint.operation
             key = context.cached_key
             if key is not None and request.opened_at < key.checked_until:
                 self._require_room(request, key.caller)
@@ -144,8 +146,7 @@ class App:
         was sent or the client has disconnected."""
         if request.share is not None:
             request.share.release()
-        operation = "none" if request.endpoint is None else request.endpoint.operation
-        self._log.request_ended(request.id, operation, request.status, request.opened_at)
+        self._log.request_ended(request)
 
     def _answer_without_endpoint(self, request: "_OpenRequest") -> bool:
         """Answers a request that needs no endpoint (`OPTIONS *` and the probe from Claude Code).
@@ -170,13 +171,13 @@ class App:
                 # Some clients try a WebSocket first. This error makes them send a POST at once.
                 raise WebSocketRefused from None
             raise
-        request.endpoint = endpoint
         decoder = self._decoders[endpoint.operation] if endpoint.takes_body else None
         answer_headers, cost_header = (
             ANSWER_HEADERS[endpoint.error_style],
             self._conventions.cost_header,
         )
         context = HeaderContext(endpoint, decoder, path, head.headers, cost_header, answer_headers)
+        request.context, request.operation = context, endpoint.operation
         context.key = incoming.presented_key(
             head.headers, endpoint.key_kind, self._customer_key_header
         )
@@ -253,7 +254,8 @@ class _OpenRequest(Request[Any, Any]):
     """Holds the state of one request and of its answer: its status, and its stream if there is one.
     With this state, a failure or a stop of the server can be reported to the client at any time."""
 
-    endpoint: AnyEndpoint | None = None
+    # Until the endpoint is known.
+    operation = _NO_OPERATION
     is_admitted = False
     share: RequestShare | None = None
     # The status for metrics and the log if the client disconnects before an answer is sent.
@@ -269,7 +271,9 @@ class _OpenRequest(Request[Any, Any]):
 
     @property
     def _style(self) -> ErrorStyle:
-        return ErrorStyle.USUAL if self.endpoint is None else self.endpoint.error_style
+        if self.operation == _NO_OPERATION:
+            return ErrorStyle.USUAL
+        return self.context.endpoint.error_style
 
     def stream(self, streamed: StreamedAnswer) -> EventStream:
         self.status = 200

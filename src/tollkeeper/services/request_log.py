@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import lru_cache
 from itertools import repeat
 from operator import add, attrgetter, floordiv, itemgetter
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -88,6 +88,14 @@ json_lines = msgspec.json.Encoder().encode_lines
 _EndedRequest: TypeAlias = tuple[str, str, int, float, float]
 # Encodes lines, for example `json_lines` or `text_lines`.
 Render = Callable[[Sequence[RequestLine]], bytes]
+
+
+class LoggedRequest(Protocol):
+    id: str
+    operation: str
+    status: int
+    # The result of `RequestLog.request_opened`.
+    opened_at: float
 
 
 def text_lines(lines: Sequence[RequestLine]) -> bytes:
@@ -184,12 +192,14 @@ class RequestLog:
             schedule_write()
         return time.monotonic()
 
-    def request_ended(self, request_id: str, operation: str, status: int, opened_at: float) -> None:
+    def request_ended(self, request: LoggedRequest) -> None:
         """Counts and logs a request whose response has ended."""
         ended = self._ended
         if not ended:
             schedule_write()
-        ended.append((request_id, operation, status, opened_at, time.monotonic()))
+        ended.append(
+            (request.id, request.operation, request.status, request.opened_at, time.monotonic())
+        )
         if len(ended) >= _ENDED_MAX:
             self._count_ended()
 

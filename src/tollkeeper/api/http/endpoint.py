@@ -60,6 +60,8 @@ class Request(Generic[B, Q]):
     permission, and path, query and body are valid."""
 
     id: str
+    # The name of the endpoint's operation.
+    operation: str
     # The application sets one of the callers: project routes take project keys, and other routes admin
     # keys.
     project_caller: ProjectCaller
@@ -83,10 +85,6 @@ class Request(Generic[B, Q]):
     @property
     def headers(self) -> HeaderIndex:
         return self.context.headers
-
-    @property
-    def operation(self) -> str:
-        return self.context.endpoint.operation
 
     def error_status_and_code(self, error: BaseException) -> tuple[int, str]:
         entry = error_entry(error)

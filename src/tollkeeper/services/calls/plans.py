@@ -2,6 +2,7 @@
 model."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from tollkeeper.backends.fallback import backend_for
 from tollkeeper.backends.port import Backend
@@ -17,39 +18,27 @@ PLANS_OF_ORGANIZATION_MAX = 256
 ORGANIZATIONS_MAX = 1024
 
 
+@dataclass(slots=True, eq=False)
 class Plan:
     """Contains the data that all calls with one API key to one model share: the caller, the
     backend, the prices."""
 
-    __slots__ = (
-        "_prices",
-        "asks_tokenizer",
-        "backend",
-        "caching",
-        "caller",
-        "catalog",
-        "has_special_bounds",
-        "model",
-    )
+    caller: ProjectCaller
+    model: Model
+    backend: Backend
+    # The key and the salt of the backend's prefix cache, for calls whose clients send neither.
+    caching: CachingWish = field(default_factory=CachingWish)
+    catalog: Catalog | None = None
+    asks_tokenizer: bool = field(init=False)
+    # Whether the hold of a prompt with only text depends on more than its tokens and the output
+    # limit: on its bytes, on searches for which the request does not ask, on media in the answer,
+    # or on the longest output of the model.
+    has_special_bounds: bool = field(init=False)
+    _prices: PricesInForce = field(init=False)
 
-    def __init__(
-        self,
-        caller: ProjectCaller,
-        model: Model,
-        backend: Backend,
-        caching: CachingWish | None = None,
-        catalog: Catalog | None = None,
-    ) -> None:
-        self.caller = caller
-        self.model = model
-        self.backend = backend
-        # The key and the salt of the backend's prefix cache, for calls whose clients send neither.
-        self.caching = caching or CachingWish()
-        self.catalog = catalog
-        self.asks_tokenizer = backend.counts_tokens
-        # Whether the hold of a prompt with only text depends on more than its tokens and the output
-        # limit: on its bytes, on searches for which the request does not ask, on media in the
-        # answer, or on the longest output of the model.
+    def __post_init__(self) -> None:
+        model = self.model
+        self.asks_tokenizer = self.backend.counts_tokens
         self.has_special_bounds = bool(
             model.token_bounds.text_by_bytes
             or model.token_bounds.unrequested_searches_max
