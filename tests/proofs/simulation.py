@@ -50,6 +50,7 @@ from tollkeeper.services.ledger import holds as holds_module
 from tollkeeper.services.ledger import ledger as ledger_module
 from tollkeeper.services.ledger import overage_alerts as overage_alerts_module
 from tollkeeper.services.ledger.ledger import Ledger
+from tollkeeper.services.overload import OwnerCalls
 
 PROCESSES = 2
 CALLS_MAX = 10
@@ -318,7 +319,7 @@ def _tab(call: Call) -> Tab:
     caller = ProjectCaller(call.organization_id, call.project_id, call.key_id, frozenset())
     plan = Plan(caller, call.model, mock.Mock(counts_tokens=False))
     none: Any = None
-    return Tab(call, plan, none, "chat_create", 0.0, none, 0, none)
+    return Tab(call, plan, none, "chat_create", 0.0, none, OwnerCalls(0), none)
 
 
 def run_history(seed: int) -> Outcome:

@@ -146,6 +146,8 @@ class App:
         was sent or the client has disconnected."""
         if request.share is not None:
             request.share.release()
+        # A streamed answer refers to its request.
+        request.streamed = None
         self._log.request_ended(request)
 
     def _answer_without_endpoint(self, request: "_OpenRequest") -> bool:
@@ -261,7 +263,7 @@ class _OpenRequest(Request[Any, Any]):
     # The status for metrics and the log if the client disconnects before an answer is sent.
     status = 499
     _stream: EventStream | None = None
-    _streamed: StreamedAnswer | None = None
+    streamed: StreamedAnswer | None = None
 
     def __init__(self, exchange: Exchange, opened_at: float) -> None:
         self.exchange = exchange
@@ -277,7 +279,7 @@ class _OpenRequest(Request[Any, Any]):
 
     def stream(self, streamed: StreamedAnswer) -> EventStream:
         self.status = 200
-        self._streamed = streamed
+        self.streamed = streamed
         self._stream = EventStream(self.exchange, self.id, self._style)
         return self._stream
 
@@ -294,22 +296,22 @@ class _OpenRequest(Request[Any, Any]):
     async def fail(self, error: Exception) -> None:
         """Sends an error envelope. If a stream has started, sends the error as the stream's last
         record (server-sent event) instead."""
-        if self._streamed is None or self._stream is None or not self._stream.started:
+        if self.streamed is None or self._stream is None or not self._stream.started:
             self.send_error(error)
             return
         try:
-            await self._stream.end(self._streamed.failure(error))
+            await self._stream.end(self.streamed.failure(error))
         except Exception as exc:  # noqa: BLE001 - after any exception, the last record is missing
             self._abandon(exc)
 
     def stop(self) -> None:
         """Ends the answer with an error, because the server is stopping."""
         error = Unavailable("The gateway is shutting down.", retry_after_s=1)
-        if self._streamed is None or self._stream is None or not self._stream.started:
+        if self.streamed is None or self._stream is None or not self._stream.started:
             self.send_error(error)
             return
         try:
-            self._stream.cut(self._streamed.failure(error))
+            self._stream.cut(self.streamed.failure(error))
         except Exception as exc:  # noqa: BLE001 - after any exception, the last record is missing
             self._abandon(exc)
 
