@@ -261,14 +261,14 @@ PRICE_BUGS = {
     # Bugs in overage.
     "new credit ends a stop": Bug(
         "AccountBatch.__init__",
-        "stopped=state.stopped or state.is_below_bound",
-        "stopped=state.is_below_bound",
+        "state.stopped or state.is_below_bound",
+        "state.is_below_bound",
         ("domain/test_overage_bound.py",),
     ),
     "an organization beyond its bound is admitted": Bug(
         "AccountBatch._refuse_by_restrictions",
-        "if state.stopped:",
-        "if state.stopped and state.available_picousd < 0:",
+        "if self._stopped:",
+        "if self._stopped and state.available_picousd < 0:",
         ("domain/test_overage_bound.py",),
     ),
     "a running call counts as debt": Bug(

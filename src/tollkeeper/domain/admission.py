@@ -13,6 +13,7 @@ takes no credit and counts toward no limit. `decide` does this as a pure functio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
 from operator import attrgetter
 from typing import Generic, TypeVar
 
@@ -42,7 +43,11 @@ from tollkeeper.domain.spend import Fold, FoldKind, Spend
 RATE_UNITS_PER_REQUEST = 60_000_000
 _US_PER_S = 1_000_000
 _US_PER_MINUTE = 60 * _US_PER_S
-_HOLD = attrgetter("hold_picousd")
+_hold_amount = attrgetter("hold_picousd")
+_overage_max = attrgetter("overage_max_picousd")
+# The ids of projects and keys are integers, which hash faster than UUIDs.
+_project_id = attrgetter("project_id.int")
+_key_id = attrgetter("key_id.int")
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,19 +216,22 @@ REFUSED_AS_UNKNOWN = Decision(Refusal.KEY_NOT_ACTIVE)
 class _BatchProject:
     """Contains a project, and counts the calls of a batch that were admitted for it."""
 
-    def __init__(self, state: ProjectState, account: AccountState) -> None:
+    def __init__(
+        self, state: ProjectState, *, is_restricted: bool, has_caps: bool, month: int, now_us: int
+    ) -> None:
+        """`is_restricted` and `has_caps` apply to all projects of the organization."""
         # The state before the batch.
         self.state = state
+        self._spend = state.spend.in_month(month)
+        self._rate_units, self._rate_at_us = _refill_rate(state, now_us)
         # Whether some calls may be refused because the project is archived, because of a list of
         # allowed models, or because the organization is stopped.
-        self.is_restricted = (
-            state.archived or bool(state.models) or bool(account.key_models) or account.stopped
-        )
+        self.is_restricted = is_restricted or state.archived or bool(state.models)
         # Whether a cap of the organization, the project or a key may apply.
-        self.has_caps = bool(state.cap or account.cap or account.period_caps)
+        self.has_caps = has_caps or state.cap is not None
         # The number of calls that rate and concurrency allow.
         self.calls_max = min(
-            state.rate_units // RATE_UNITS_PER_REQUEST, state.concurrency - state.live_holds
+            self._rate_units // RATE_UNITS_PER_REQUEST, state.concurrency - state.live_holds
         )
         self.calls = 0
         self.held = 0
@@ -233,9 +241,10 @@ class _BatchProject:
         """Returns the state after the calls that were admitted so far."""
         return replace(
             self.state,
-            spend=self.state.spend.with_hold(self.held),
+            spend=self._spend.with_hold(self.held),
             live_holds=self.state.live_holds + self.calls,
-            rate_units=self.state.rate_units - self.calls * RATE_UNITS_PER_REQUEST,
+            rate_units=self._rate_units - self.calls * RATE_UNITS_PER_REQUEST,
+            rate_at_us=self._rate_at_us,
         )
 
 
@@ -245,29 +254,30 @@ class AccountBatch(Generic[R]):
     def __init__(self, state: AccountState, *, now_us: int, month: int) -> None:
         """If the account has already counted in a later month than `month` (the clock was set
         back), the holds of this batch count in that later month."""
-        spend = state.spend.in_month(month)
-        day = state.spending_day
-        if day is not None:
-            day = max(day, day_at(now_us))
         # The state before the batch.
-        self._state = state = replace(
-            state,
-            spend=spend,
-            stopped=state.stopped or state.is_below_bound,
-            spending_day=day,
-            period_caps={} if day is None else on_day(state.period_caps, day),
-        )
+        self._state = state
+        # The amounts before the batch, in the month in which its holds count.
+        self._spend_before = spend = state.spend.in_month(month)
+        self._stopped = stopped = state.stopped or state.is_below_bound
+        self._spending_day = day = state.spending_day
+        self._period_caps: dict[tuple[CapSubject, CapPeriod], PeriodCap] = {}
+        if day is not None:
+            self._spending_day = day = max(day, day_at(now_us))
+            self._period_caps = {**on_day(state.period_caps, day)}
         self._available = state.available_picousd
         # An account without held amounts has no calls in flight. The stored value may still be
         # positive, because older versions of the gateway do not know this column and never subtract
         # from it.
         self._overage_in_flight = state.overage_in_flight_picousd if spend.held_picousd else 0
-        self._period_caps = {**state.period_caps}
-        # The ids of projects and keys are integers, which hash faster than UUIDs.
+        is_restricted = stopped or bool(state.key_models)
+        has_caps = state.cap is not None or bool(self._period_caps)
         self._projects = {
             project_id.int: _BatchProject(
-                _refill_rate(replace(project, spend=project.spend.in_month(spend.month)), now_us),
-                state,
+                project,
+                is_restricted=is_restricted,
+                has_caps=has_caps,
+                month=spend.month,
+                now_us=now_us,
             )
             for project_id, project in state.projects.items()
         }
@@ -275,6 +285,39 @@ class AccountBatch(Generic[R]):
             key_id.int for key_id, status in state.keys.items() if status is KeyStatus.ACTIVE
         }
         self.admitted: list[R] = []
+
+    def decide_all(self, requests: Sequence[R]) -> list[Decision]:
+        """Decides on the next requests, in order."""
+        if self._admit_together(requests):
+            return [ADMITTED] * len(requests)
+        return [self.decide(request) for request in requests]
+
+    def _admit_together(self, requests: Sequence[R]) -> bool:
+        """Admits all requests if only credit, rate and concurrency limit them, and these suffice
+        for the sums of the requests. Then `decide` would admit each request, because a limit that
+        suffices for all requests suffices for the first requests too. Otherwise returns False and
+        changes nothing."""
+        amounts = [*map(_hold_amount, requests)]
+        available, bound = self._available - sum(amounts), self._state.overage_bound_picousd
+        in_flight = self._overage_in_flight + sum(map(_overage_max, requests))
+        if available < 0 or (bound is not None and in_flight > available + bound):
+            return False
+        if min(amounts, default=0) < 0 or not self._active_keys.issuperset(map(_key_id, requests)):
+            return False
+        held_by_project: dict[_BatchProject, list[int]] = {}
+        for project_id, group in groupby(sorted(requests, key=_project_id), _project_id):
+            project = self._projects.get(project_id)
+            if project is None or project.is_restricted or project.has_caps:
+                return False
+            held_by_project[project] = held = [*map(_hold_amount, group)]
+            if project.calls + len(held) > project.calls_max:
+                return False
+        for project, held in held_by_project.items():
+            project.calls += len(held)
+            project.held += sum(held)
+        self._available, self._overage_in_flight = available, in_flight
+        self.admitted += requests
+        return True
 
     def decide(self, request: R) -> Decision:
         """Decides on the next request, and counts it if it is admitted."""
@@ -337,9 +380,11 @@ class AccountBatch(Generic[R]):
             projects={
                 project_id: self._projects[project_id.int].after for project_id in before.projects
             },
+            stopped=self._stopped,
+            spending_day=self._spending_day,
             period_caps=self._period_caps,
         )
-        admitted = sum(map(_HOLD, self.admitted))
+        admitted = sum(map(_hold_amount, self.admitted))
         assert sum(project.held for project in self._projects.values()) == admitted
         assert before.available_picousd - after.available_picousd == admitted
         assert after.spend.held_picousd - before.spend.held_picousd == admitted
@@ -355,13 +400,13 @@ class AccountBatch(Generic[R]):
         key_models = state.key_models.get(request.key_id, ())
         if not allows(project.models, request.model) or not allows(key_models, request.model):
             return Decision(Refusal.MODEL_NOT_ALLOWED)
-        if state.stopped:
+        if self._stopped:
             limit = state.overage_bound_picousd or 0
             return Decision(Refusal.OVERAGE, available_picousd=state.balance_picousd, limit=limit)
         return None
 
     def _spend(self) -> Spend:
-        return self._state.spend.with_hold(self._state.available_picousd - self._available)
+        return self._spend_before.with_hold(self._state.available_picousd - self._available)
 
     def _refuse_by_money(
         self, refusal: Refusal, needed: int, available: int, missing: int, limit: int = 0
@@ -412,14 +457,15 @@ def decide(
 ) -> tuple[AccountState, list[Decision]]:
     """Decides on a batch (see `AccountBatch`)."""
     batch: AccountBatch[AdmissionRequest] = AccountBatch(state, now_us=now_us, month=month)
-    decisions = [batch.decide(request) for request in requests]
+    decisions = batch.decide_all(requests)
     return batch.after(), decisions
 
 
 def take_request(project: ProjectState, *, now_us: int) -> tuple[ProjectState, Decision]:
     """Counts one request against the project's rate and checks nothing else. Used for requests that
     are rate-limited but cost no money."""
-    refilled = _refill_rate(project, now_us)
+    rate_units, rate_at_us = _refill_rate(project, now_us)
+    refilled = replace(project, rate_units=rate_units, rate_at_us=rate_at_us)
     refusal = _refuse_by_rate(refilled)
     if refusal is not None:
         return refilled, refusal
@@ -472,9 +518,9 @@ def _refuse_by_concurrency(project: ProjectState) -> Decision:
     return Decision(Refusal.CONCURRENCY, limit=project.concurrency, retry_after_s=1)
 
 
-def _refill_rate(project: ProjectState, now_us: int) -> ProjectState:
-    """Adds the units that the project's rate bucket gained since `rate_at_us`. A full bucket
-    contains the requests of one minute.
+def _refill_rate(project: ProjectState, now_us: int) -> tuple[int, int]:
+    """Adds the units that the project's rate bucket gained since `rate_at_us`. Returns the new
+    content of the bucket, and its time. A full bucket contains the requests of one minute.
 
     If `now_us` is at most a minute before `rate_at_us`, no units are added and `rate_at_us` does
     not change, so that no time is counted twice. If `now_us` is earlier still, the clock was set
@@ -484,4 +530,4 @@ def _refill_rate(project: ProjectState, now_us: int) -> ProjectState:
     elapsed = now_us - project.rate_at_us
     level = min(full, project.rate_units + max(0, elapsed) * project.requests_per_minute)
     at_us = project.rate_at_us if -_US_PER_MINUTE <= elapsed < 0 else now_us
-    return replace(project, rate_units=level, rate_at_us=at_us)
+    return level, at_us

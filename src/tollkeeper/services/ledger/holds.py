@@ -3,9 +3,9 @@ wait, and the only code that admits or refuses holds."""
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from itertools import chain
+from itertools import chain, groupby
 from operator import attrgetter
 
 import structlog
@@ -242,7 +242,12 @@ def decide_all(
         organization_id.int: AccountBatch(state, now_us=now_us, month=month)
         for organization_id, state in locked.states.items()
     }
-    decisions = [batches.get(hold.organization_id.int, _NO_ACCOUNT).decide(hold) for hold in holds]
+    # The sort is stable, so the holds of one organization stay in order.
+    decided: dict[int, Iterator[Decision]] = {
+        organization_id: iter(batches.get(organization_id, _NO_ACCOUNT).decide_all([*group]))
+        for organization_id, group in groupby(sorted(holds, key=_organization), _organization)
+    }
+    decisions = [*map(next, map(decided.__getitem__, map(_organization, holds)))]
     states = dict(zip(locked.states, [batch.after() for batch in batches.values()], strict=True))
     admitted = [*chain.from_iterable(batch.admitted for batch in batches.values())]
     return LockedAccounts(states, locked.epochs, now_us, month), decisions, admitted
