@@ -75,14 +75,14 @@ CAP_BUGS = {
     ),
     "what a call gives back is not written to its caps": Bug(
         "write_states_statements",
-        "return _WRITE_STATES.bind(*_state_documents(states)), *period_caps.write_statements(states)",
-        "return (_WRITE_STATES.bind(*_state_documents(states)),)",
+        "return write_states, *period_caps.write_statements(states)",
+        "return (write_states,)",
         _ON_DATABASE,
     ),
     "a hold on a clock that was set back forgets its day": Bug(
-        "_spending_day_column",
-        'return {"spending_day": state.spending_day}',
-        "return {}",
+        "_other_periods",
+        '"spending_day": None if state.spending_day == today else state.spending_day',
+        '"spending_day": None',
         _ON_DATABASE,
     ),
     "a new cap counts twice what waits to be folded in": SqlBug(

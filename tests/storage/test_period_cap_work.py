@@ -21,7 +21,7 @@ from tests.support.ledger_months import OldBooks, this_month
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.services.ledger.caps import Caps
 from tollkeeper.storage import ledger, period_caps
-from tollkeeper.storage.round_trips import BoundStatement, RoundTrips, Rows
+from tollkeeper.storage.round_trips import BoundStatement, RoundTrips, Rows, run_alone
 
 
 @dataclass
@@ -37,7 +37,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
     send_all = RoundTrips._send_all
 
     async def noting(self: RoundTrips, *statements: BoundStatement) -> list[Rows]:
-        found.trips.append([bound.statement.name or bound.statement.sql for bound in statements])
+        found.trips.append([statement.name or statement.sql for statement, _ in statements])
         return await send_all(self, *statements)
 
     monkeypatch.setattr(RoundTrips, "_send_all", noting)
@@ -131,15 +131,13 @@ async def test_period_caps_open_the_partitions_of_their_month_only(shared_connin
 
 async def _reading(process: Process, hold: Any) -> tuple[BoundStatement, ...]:
     """Returns the statements that read the period caps for a hold, and rolls the transaction back."""
-    pair = (hold.organization_id, hold.project_id)
+    ids = (hold.organization_id, hold.project_id, hold.key_id)
     async with (
         process.database.reading() as connection,
         connection.transaction(force_rollback=True),
     ):
-        found = []
-        for statement, parameters in ledger.lock_statements([pair], [hold.key_id]):
-            cursor = await connection.execute(statement.sql, parameters)
-            found.append(await cursor.fetchall())
+        locking = ledger.lock_statements(*([one.int] for one in ids))
+        found = [await run_alone(connection, bound) for bound in locking]
         locked, ended = ledger.locked_accounts(found, LIMITS)
         assert len(ended) == 3
         return period_caps.read_statements(locked, ended, [hold.key_id])

@@ -21,7 +21,7 @@ from tests.support.ledger_months import OldBooks, this_month
 from tollkeeper.storage.ledger import lock_statements
 from tollkeeper.storage.planning import PREFER_INDEX_LOOKUPS
 from tollkeeper.storage.resolutions import resolve_statement
-from tollkeeper.storage.round_trips import BoundStatement, as_text
+from tollkeeper.storage.round_trips import BoundStatement
 
 # With fewer calls, the tables are so small that PostgreSQL chooses other plans.
 _CALLS = 60
@@ -96,17 +96,15 @@ OPENED = re.compile(r"\bon (?:public\.)?((?:reservations|resolutions|overages)_\
 
 async def plan_of(process: Process, bound: BoundStatement) -> str:
     """Runs a prepared statement as the ledger does, rolls it back, and returns its plan."""
-    statement, parameters = bound
+    statement, texts = bound
     async with process.database.reading() as connection:
         await connection.execute(
             f"PREPARE {statement.name}_plan AS {statement.numbered}".encode(), prepare=False
         )
         try:
             async with connection.transaction(force_rollback=True):
-                await connection.execute(PREFER_INDEX_LOOKUPS.statement.sql, prepare=False)
-                values = sql.SQL(", ").join(
-                    sql.Literal((as_text(value) or b"").decode()) for value in parameters
-                )
+                await connection.execute(PREFER_INDEX_LOOKUPS[0].sql, prepare=False)
+                values = sql.SQL(", ").join(sql.Literal((text or b"").decode()) for text in texts)
                 cursor = await connection.execute(
                     sql.SQL("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) EXECUTE {} ({})").format(
                         sql.Identifier(f"{statement.name}_plan"), values
@@ -131,7 +129,8 @@ async def test_a_call_opens_the_partitions_of_its_month_only(conninfo: str) -> N
         assert set(OPENED.findall(plan)) == {f"{table}_{month.number}" for table in tables}, plan
         assert "Subplans Removed: 15" in plan
         # The other statements of a hold (locks, clock, folds) read no table that grows with calls.
-        locking = lock_statements([(tenant.organization_id, tenant.project_id)], [tenant.key_id])
+        ids = (tenant.organization_id, tenant.project_id, tenant.key_id)
+        locking = lock_statements(*([one.int] for one in ids))
         for bound in locking:
             assert not OPENED.findall(await plan_of(process, bound))
         for hold in holds:

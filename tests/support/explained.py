@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from psycopg import pq
 
-from tollkeeper.storage.round_trips import BoundStatement, RoundTrips, as_text
+from tollkeeper.storage.round_trips import BoundStatement, RoundTrips
 
 _EXPLAIN = b"EXPLAIN (ANALYZE, BUFFERS, VERBOSE, TIMING OFF, FORMAT JSON) "
 _EXPLAINABLE = ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")
@@ -166,10 +166,10 @@ def _explain_prepared(
     recorder: Recorder, trips: RoundTrips, statements: Sequence[BoundStatement]
 ) -> None:
     pgconn = trips.connection.pgconn
-    for statement, parameters in statements:
+    for statement, texts in statements:
         if not statement.name:
             continue  # This is the BEGIN or COMMIT of the transaction.
-        values = b", ".join(_literal(pgconn, as_text(value)) for value in parameters)
+        values = b", ".join(_literal(pgconn, text) for text in texts)
         name = trips._prepared.names[statement.name]
         result = pgconn.exec_(_EXPLAIN + b"EXECUTE " + name + (b"(%b)" % values if values else b""))
         recorder.note(statement.sql, result)

@@ -58,9 +58,6 @@ _CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
     "compatibility.read_schema_state": {"row": ("(1, None)", "(1, 1)")},
     "costs.find_rows": {"columns": ("'project_id'",), "grouped": ("', project_id'",)},
     "fence._write": {"statement": ("_MARK", "_ACCEPT")},
-    # The statements that lock, of which each is also a separate constant.
-    "ledger._rows_of": {"bound": ("_LOCK_ACCOUNTS.bind()",)},
-    "ledger.write_states": {"statement": ("_WRITE_STATES",)},
     "ledger_export.stream_csv": {"query": ("_EXPORT.format(first='NULL', end_id='NULL')",)},
     "ledger_months.drop_month": {"month": ("MONTH",)},
     "ledger_months.seal_month": {"month": ("MONTH",)},
@@ -73,7 +70,6 @@ _CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
         "kinds": ("'SELECT id::text, name FROM organizations WHERE id = ANY (%(ids)s)'",),
         "policies": ("'SELECT id, name FROM policies WHERE id = ANY (%(policies)s)'",),
     },
-    "resolutions.resolve": {"statement": ("_RESOLVE",)},
     "rollups.delete_before": {
         "statement": tuple(f"_DELETE_STEPS[{number}]" for number in range(4))
     },
@@ -94,7 +90,7 @@ _CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
     "watched_connection.allow_long_statements": {"minutes": ("5",)},
 }
 # These classes only pass on the statements of others, or set up a session.
-_NO_STATEMENTS = {"database.Database", "round_trips.RoundTrips"}
+_NO_STATEMENTS = {"database.Database", "round_trips.RoundTrips", "round_trips.run_alone"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ to the accounts. Every transaction that changes an account, a project's account,
 admission reads (a key or a project) locks the organization's account first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import compress, repeat
 from operator import attrgetter
 from typing import Any, LiteralString
 from uuid import UUID
@@ -21,7 +22,7 @@ from tollkeeper.domain.admission import (
 from tollkeeper.domain.caps import day_at
 from tollkeeper.domain.ledger import Hold, LockedAccounts
 from tollkeeper.domain.months import time_ms_of_id
-from tollkeeper.domain.spend import FoldKind, Spend
+from tollkeeper.domain.spend import FoldKind
 from tollkeeper.storage import period_caps
 from tollkeeper.storage.account_rows import account_of, fold_of, key_status_of, project_of
 from tollkeeper.storage.database import Connection
@@ -30,8 +31,10 @@ from tollkeeper.storage.period_caps import ResolvedReservation
 from tollkeeper.storage.planning import INDEX_LOOKUP_SETTINGS
 from tollkeeper.storage.price_columns import PRICE_COLUMNS, prices
 from tollkeeper.storage.processes import HEARTBEAT, heartbeat
-from tollkeeper.storage.round_trips import BoundStatement, Rows, Statement, id_array
+from tollkeeper.storage.round_trips import BoundStatement, Rows, Statement, id_array, run_alone
 
+# Rows are sent as one JSON parameter, because converting one array per column would take more time
+# than all other work of the ledger. PostgreSQL reads JSON integers of any size exactly.
 _encode = msgspec.json.Encoder().encode
 
 
@@ -47,8 +50,8 @@ def fast_transaction(lock_wait_s: float | None) -> BoundStatement:
     the connection's lock timeout if `lock_wait_s` is None. The planner prefers index lookups. If
     this process stops between two statements, the server ends the session after three seconds, so
     that accounts do not stay locked."""
-    lock_timeout = None if lock_wait_s is None else f"{max(1, round(lock_wait_s * 1000))}ms"
-    return _FAST_TRANSACTION.bind(lock_timeout)
+    lock_timeout = None if lock_wait_s is None else b"%dms" % max(1, round(lock_wait_s * 1000))
+    return _FAST_TRANSACTION.bind_texts(lock_timeout)
 
 
 _FAST_TRANSACTION = Statement(
@@ -59,6 +62,7 @@ _FAST_TRANSACTION = Statement(
         set_config('lock_timeout', coalesce(%s::text, current_setting('lock_timeout')), true),
     """
     + INDEX_LOOKUP_SETTINGS,
+    returns_rows=False,
 )
 
 
@@ -72,37 +76,31 @@ async def lock_accounts(
     which the unspent amounts of resolved holds are already added (folded). Deletes the folded rows
     from `unfolded`, so the caller must write the states. Omits accounts, projects and keys that do
     not exist."""
-    rows = [await _rows_of(connection, statement) for statement in lock_statements(projects, keys)]
+    statements = lock_statements(
+        [organization_id.int for organization_id, _ in projects],
+        [project_id.int for _, project_id in projects],
+        [key_id.int for key_id in keys],
+    )
+    rows = [await run_alone(connection, statement) for statement in statements]
     locked, ended = locked_accounts(rows, limits)
     cap_queries = period_caps.read_statements(locked, ended, keys)
     if not cap_queries:
         return locked
-    caps = [await _rows_of(connection, statement) for statement in cap_queries]
+    caps = [await run_alone(connection, statement) for statement in cap_queries]
     return period_caps.with_period_caps(locked, ended, caps)
 
 
-async def _rows_of(connection: Connection, bound: BoundStatement) -> Rows:
-    cursor = await connection.execute(bound.statement.sql, bound.parameters)
-    return await cursor.fetchall()
-
-
 def lock_statements(
-    projects: Sequence[tuple[OrganizationId, ProjectId]], keys: Sequence[KeyId]
+    organization_ids: Iterable[int], project_ids: Iterable[int], key_ids: Iterable[int]
 ) -> tuple[BoundStatement, ...]:
     """Returns the statements of `lock_accounts` in the order in which they must run.
-    `locked_accounts` reads their rows."""
-    # Integers hash faster than UUIDs and sort in the same order.
-    organizations = id_array(sorted({organization_id.int for organization_id, _ in projects}))
-    pairs = {(organization_id.int, project_id.int) for organization_id, project_id in projects}
+    `locked_accounts` reads their rows. The organizations are those of the projects, in the same
+    order. An id may occur several times."""
+    organizations, projects = id_array(organization_ids), id_array(project_ids)
     return (
-        _LOCK_ACCOUNTS.bind(organizations),
-        _READ_CLOCK_AND_KEYS.bind(organizations, id_array({key_id.int for key_id in keys})),
-        _PROJECTS_AND_FOLDS.bind(
-            organizations,
-            organizations,
-            id_array(organization_id for organization_id, _ in pairs),
-            id_array(project_id for _, project_id in pairs),
-        ),
+        _LOCK_ACCOUNTS.bind_texts(organizations),
+        _READ_CLOCK_AND_KEYS.bind_texts(organizations, id_array(key_ids)),
+        _PROJECTS_AND_FOLDS.bind_texts(organizations, organizations, organizations, projects),
     )
 
 
@@ -217,14 +215,15 @@ _FOLD_AT = 16
 
 async def write_states(connection: Connection, states: dict[OrganizationId, AccountState]) -> None:
     """Writes the states of locked accounts, and the states of their projects that were read."""
-    for statement, documents in write_states_statements(states):
-        await connection.execute(statement.sql, documents)
+    for statement in write_states_statements(states):
+        await run_alone(connection, statement)
 
 
 def write_states_statements(
     states: dict[OrganizationId, AccountState],
 ) -> tuple[BoundStatement, ...]:
-    return _WRITE_STATES.bind(*_state_documents(states)), *period_caps.write_statements(states)
+    write_states = _WRITE_STATES.bind_texts(*_state_documents(states))
+    return write_states, *period_caps.write_statements(states)
 
 
 def write_holds_statements(
@@ -234,30 +233,32 @@ def write_holds_statements(
     The statements also renew the process's lease, which shows that the process is alive. If another
     process has declared this process dead, the statements register this process again, so that
     every hold belongs to a registered process."""
-    # For each organization id (as an integer): the month and the day in which caps count the holds.
-    cap_periods = {
-        organization_id.int: {
-            "month": state.spend.month,
-            **_spending_day_column(state, accounts.now_us),
-        }
-        for organization_id, state in accounts.states.items()
-    }
-    rows = [{**_reservation(hold), **cap_periods[hold.organization_id.int]} for hold in holds]
-    process = process_id.hex
-    write_holds = _WRITE_HOLDS.bind(
-        *_state_documents(accounts.states), process, process, accounts.now_us, _document(rows)
+    rows = _reservations(holds)
+    if periods := _other_periods(accounts):
+        for hold, row in zip(holds, rows, strict=True):
+            row.update(periods.get(hold.organization_id, {}))
+    process = b"%032x" % process_id.int
+    write_holds = _WRITE_HOLDS.bind_texts(
+        *_state_documents(accounts.states),
+        process,
+        process,
+        b"%d" % accounts.now_us,
+        b"%d" % accounts.month,
+        _encode(rows),
     )
     return write_holds, *period_caps.write_statements(accounts.states)
 
 
-def _reservation(hold: Hold) -> dict[str, Any]:
-    """Returns the columns of the reservation that depend only on the hold."""
-    row = dict(zip(_COLUMNS_OF_HOLD, _values_of_hold(hold), strict=True))
-    if hold.pricing.variants or hold.bounds.writes_images or hold.verdicts_max:
-        row |= special_prices(hold)
-    return row
+def _reservations(holds: Sequence[Hold]) -> list[dict[str, Any]]:
+    """Returns the columns of the reservations that depend only on the holds."""
+    rows = [*map(dict, map(zip, repeat(_COLUMNS_OF_HOLD), map(_values_of_hold, holds)))]
+    for hold, row in compress(zip(holds, rows, strict=True), map(any, map(_special_fields, holds))):
+        row.update(special_prices(hold))
+    return rows
 
 
+# The fields of a hold for which `special_prices` returns columns.
+_special_fields = attrgetter("pricing.variants", "bounds.writes_images", "verdicts_max")
 # For columns of the table `reservations`: the field of a hold.
 _COLUMNS_OF_HOLD = {
     "organization_id": "organization_id",
@@ -279,40 +280,61 @@ _COLUMNS_OF_HOLD = {
 _values_of_hold = attrgetter(*_COLUMNS_OF_HOLD.values())
 
 
-def _spending_day_column(state: AccountState, now_us: int) -> dict[str, int]:
-    """Returns the column `spending_day` (the day on which caps count a hold). Returns an empty dict if
-    the account has no spending day, or if it is the day of the server's clock."""
-    if state.spending_day is None or state.spending_day == day_at(now_us):
-        return {}
-    return {"spending_day": state.spending_day}
-
-
-def _state_documents(states: dict[OrganizationId, AccountState]) -> tuple[str, str]:
-    accounts = [
-        {
-            "organization_id": organization_id,
-            "available": state.available_picousd,
-            "overage": state.overage_picousd,
-            "stopped": state.stopped,
-            "overage_in_flight": state.overage_in_flight_picousd,
-            **_spend(state.spend),
-            **({} if state.spending_day is None else {"spending_day": state.spending_day}),
+def _other_periods(accounts: LockedAccounts) -> dict[OrganizationId, dict[str, int | None]]:
+    """Returns the month and the day in which caps count the holds, for each organization that
+    counts in a later month or on a later day than those of the server's clock. The day is None if
+    it is the day of the clock, or if the organization has no period caps."""
+    today = day_at(accounts.now_us)
+    return {
+        organization_id: {
+            "month": state.spend.month,
+            "spending_day": None if state.spending_day == today else state.spending_day,
         }
+        for organization_id, state in accounts.states.items()
+        if state.spend.month != accounts.month or state.spending_day not in (None, today)
+    }
+
+
+def _state_documents(states: dict[OrganizationId, AccountState]) -> tuple[bytes, bytes]:
+    accounts = [
+        dict(zip(_ACCOUNT_COLUMNS, (organization_id, *_account_values(state)), strict=True))
         for organization_id, state in states.items()
     ]
     projects = [
-        {
-            "organization_id": organization_id,
-            "project_id": project_id,
-            "live_holds": project.live_holds,
-            "rate_units": project.rate_units,
-            "rate_at_us": project.rate_at_us,
-            **_spend(project.spend),
-        }
+        dict(zip(_PROJECT_COLUMNS, (organization_id, id_, *_project_values(project)), strict=True))
         for organization_id, state in states.items()
-        for project_id, project in state.projects.items()
+        for id_, project in state.projects.items()
     ]
-    return _document(accounts), _document(projects)
+    return _encode(accounts), _encode(projects)
+
+
+# For columns of the tables `accounts` and `project_accounts`: the field of the state.
+_SPEND_COLUMNS = {
+    "held": "spend.held_picousd",
+    "unsettled": "spend.unsettled_picousd",
+    "settled": "spend.settled_picousd",
+    "month": "spend.month",
+    "month_held": "spend.month_held_picousd",
+    "month_settled": "spend.month_settled_picousd",
+}
+_COLUMNS_OF_ACCOUNT = {
+    "available": "available_picousd",
+    "overage": "overage_picousd",
+    "stopped": "stopped",
+    "overage_in_flight": "overage_in_flight_picousd",
+    "spending_day": "spending_day",
+    **_SPEND_COLUMNS,
+}
+_COLUMNS_OF_PROJECT = {
+    "live_holds": "live_holds",
+    "rate_units": "rate_units",
+    "rate_at_us": "rate_at_us",
+    **_SPEND_COLUMNS,
+}
+_ACCOUNT_COLUMNS = ("organization_id", *_COLUMNS_OF_ACCOUNT)
+_PROJECT_COLUMNS = ("organization_id", "project_id", *_COLUMNS_OF_PROJECT)
+_account_values = attrgetter(*_COLUMNS_OF_ACCOUNT.values())
+_project_values = attrgetter(*_COLUMNS_OF_PROJECT.values())
 
 
 _ACCOUNTS_AND_PROJECTS: LiteralString = """
@@ -336,16 +358,24 @@ _ACCOUNTS_AND_PROJECTS: LiteralString = """
         WHERE a.organization_id = v.organization_id AND a.project_id = v.project_id
     )
 """
-_WRITE_STATES = Statement("tollkeeper_write_states", _ACCOUNTS_AND_PROJECTS + "SELECT")
-_HOLDS: LiteralString = (
-    """
-    INSERT INTO reservations (process_id, held_at, month, organization_id, id, project_id,
-        api_key_id, model, hold, """  # noqa: S608 - built from constants of the program
+_WRITE_STATES = Statement(
+    "tollkeeper_write_states", _ACCOUNTS_AND_PROJECTS + "SELECT", returns_rows=False
+)
+_HOLD_COLUMNS: LiteralString = (
+    "organization_id, id, project_id, api_key_id, model, hold, "
     + prices()
-    + """, price_variants, prompt_tokens_max, choices,
-        output_tokens_max, images, web_searches, input_audio_tokens_max, output_audio_tokens_max,
-        spending_day, overage_max, price_verdict, verdicts_max)
-    SELECT %s::uuid, to_timestamp(%s::numeric / 1000000), v.*
+    + """, price_variants,
+        prompt_tokens_max, choices, output_tokens_max, images, web_searches,
+        input_audio_tokens_max, output_audio_tokens_max, spending_day, overage_max,
+        price_verdict, verdicts_max"""
+)
+_HOLDS: LiteralString = (
+    "INSERT INTO reservations (process_id, held_at, month, "  # noqa: S608 - built from constants
+    + _HOLD_COLUMNS
+    + """)
+    SELECT %s::uuid, to_timestamp(%s::numeric / 1000000), coalesce(v.month, %s::integer), """
+    + _HOLD_COLUMNS
+    + """
     FROM json_to_recordset(%s::json) AS v (month integer, organization_id uuid, id uuid,
         project_id uuid, api_key_id uuid, model text, hold numeric,
         """
@@ -359,6 +389,7 @@ _HOLDS: LiteralString = (
 _WRITE_HOLDS = Statement(
     "tollkeeper_write_holds",
     _ACCOUNTS_AND_PROJECTS + ", alive AS (" + HEARTBEAT + ")" + _HOLDS,
+    returns_rows=False,
 )
 
 
@@ -397,18 +428,18 @@ async def restore_holds(
     count the reservation on the present day."""
     rows = [
         {
-            **_reservation(hold),
+            **row,
             # A hold must equal its prices times its limits. The limits of a restored hold are zero.
             # The price per request is not multiplied by a limit, so this price must be zero too.
             "price_request": 0,
             "held_at_ms": time_ms_of_id(hold.id) if time_from_id else None,
         }
-        for hold in holds
+        for hold, row in zip(holds, _reservations(holds), strict=True)
     ]
     await connection.execute(
         _LOCK_ACCOUNTS.sql, (sorted({hold.organization_id for hold in holds}),)
     )
-    await connection.execute(_RESTORE_HOLDS, (process_id, _document(rows)))
+    await connection.execute(_RESTORE_HOLDS, (process_id, _encode(rows).decode()))
 
 
 _RESTORE_HOLDS: LiteralString = (
@@ -444,20 +475,3 @@ _RESTORE_HOLDS: LiteralString = (
     WHERE p.organization_id = c.organization_id AND p.project_id = c.project_id
     """
 )
-
-
-def _document(rows: list[dict[str, Any]]) -> str:
-    """Encodes rows as one JSON parameter, because converting one array per column would take more
-    time than all other work of the ledger. PostgreSQL reads JSON integers of any size exactly."""
-    return _encode(rows).decode()
-
-
-def _spend(spend: Spend) -> dict[str, Any]:
-    return {
-        "held": spend.held_picousd,
-        "unsettled": spend.unsettled_picousd,
-        "settled": spend.settled_picousd,
-        "month": spend.month,
-        "month_held": spend.month_held_picousd,
-        "month_settled": spend.month_settled_picousd,
-    }

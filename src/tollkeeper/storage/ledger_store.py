@@ -82,15 +82,13 @@ class HoldTransaction(AbstractAsyncContextManager["HoldTransaction"]):
         """Locks the accounts of the holds and reads the data for their admission. Raises
         `AccountBusy` if waiting for a lock takes longer than `lock_wait_s` or, if `lock_wait_s` is
         None, longer than the connection's lock timeout."""
-        unique = dict(zip(map(_subjects, holds), holds, strict=True)).values()
-        projects = [(hold.organization_id, hold.project_id) for hold in unique]
-        keys = [hold.key_id for hold in unique]
-        statements = ledger.lock_statements(projects, keys)
+        statements = ledger.lock_statements(*zip(*set(map(_subjects, holds)), strict=True))
         try:
             _, *rows = await self._trips.begin(ledger.fast_transaction(lock_wait_s), *statements)
         except pg.LockNotAvailable as exc:
             raise AccountBusy from exc
         locked, ended = ledger.locked_accounts(rows, self._limits)
+        keys = (hold.key_id for hold in holds)
         cap_queries = period_caps.read_statements(locked, ended, keys)
         if not cap_queries:
             return locked

@@ -6,7 +6,7 @@ admission reads the period caps in a separate round trip, which is left out for 
 without period caps.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, LiteralString, TypeAlias
 from uuid import UUID
@@ -30,7 +30,7 @@ ResolvedReservation: TypeAlias = tuple[OrganizationId, UUID, Fold]
 
 
 def read_statements(
-    locked: LockedAccounts, ended: Sequence[ResolvedReservation], keys: Sequence[KeyId]
+    locked: LockedAccounts, ended: Sequence[ResolvedReservation], keys: Iterable[KeyId]
 ) -> tuple[BoundStatement, ...]:
     """Returns the queries whose rows `with_period_caps` needs. Returns no query if no locked
     account has period caps."""
@@ -129,7 +129,7 @@ def write_statements(states: dict[OrganizationId, AccountState]) -> tuple[BoundS
         for organization_id, state in states.items()
         for (subject, period), cap in state.period_caps.items()
     ]
-    return (_WRITE_CAPS.bind(_encode(rows).decode()),) if rows else ()
+    return (_WRITE_CAPS.bind_texts(_encode(rows)),) if rows else ()
 
 
 # If a new period has begun, `cap_excess` and `settled_dropped` of the past period are set to zero.

@@ -19,4 +19,6 @@ INDEX_LOOKUP_SETTINGS: LiteralString = """
     set_config('plan_cache_mode', 'force_generic_plan', true)
 """
 # A statement that only changes these settings. Its row contains no data for the caller.
-PREFER_INDEX_LOOKUPS = Statement("tollkeeper_rows_by_key", "SELECT" + INDEX_LOOKUP_SETTINGS).bind()
+PREFER_INDEX_LOOKUPS = Statement(
+    "tollkeeper_rows_by_key", "SELECT" + INDEX_LOOKUP_SETTINGS, returns_rows=False
+).bind()

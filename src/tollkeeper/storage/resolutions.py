@@ -16,7 +16,7 @@ from tollkeeper.domain.ledger import Resolution
 from tollkeeper.domain.months import FIRST_ID
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.price_columns import line_items, lines, total
-from tollkeeper.storage.round_trips import BoundStatement, Statement
+from tollkeeper.storage.round_trips import BoundStatement, Statement, run_alone
 
 _encode = msgspec.json.Encoder().encode
 
@@ -95,9 +95,8 @@ _RESOLVE = Statement(
 async def resolve(connection: Connection, resolutions: Sequence[Resolution]) -> set[UUID]:
     """Runs `resolve_statement` without preparing it. Returns the ids of the reservations that were
     resolved now."""
-    statement, parameters = resolve_statement(resolutions)
-    cursor = await connection.execute(statement.sql, parameters, prepare=False)
-    return {row[0] for row in await cursor.fetchall()}
+    rows = await run_alone(connection, resolve_statement(resolutions), prepare=False)
+    return {row[0] for row in rows}
 
 
 def resolve_statement(resolutions: Sequence[Resolution]) -> BoundStatement:
@@ -107,15 +106,15 @@ def resolve_statement(resolutions: Sequence[Resolution]) -> BoundStatement:
     # The order is reversed, so that the first of two resolutions replaces the second.
     newest_first = resolutions[::-1]
     by_id = dict(zip(map(_ids, newest_first), newest_first, strict=True))
-    if not by_id:
-        return _RESOLVE.bind("[]", FIRST_ID, FIRST_ID)
-    lowest, highest = by_id[min(by_id)], by_id[max(by_id)]
-    document = _encode(list(by_id.values())).decode()
-    return _RESOLVE.bind(document, lowest.reservation_id, highest.reservation_id)
+    lowest, highest = min(by_id, default=_NO_IDS), max(by_id, default=_NO_IDS)
+    return _RESOLVE.bind_texts(
+        _encode(list(by_id.values())), b"%032x" % lowest[0], b"%032x" % highest[0]
+    )
 
 
 # Integers, which hash and compare faster than UUIDs.
 _ids = attrgetter("reservation_id.int", "organization_id.int")
+_NO_IDS = (FIRST_ID.int, 0)
 
 
 async def find_missing(

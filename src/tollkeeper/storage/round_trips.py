@@ -10,7 +10,8 @@ the driver's public interface to libpq.
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import LiteralString, NamedTuple, TypeAlias
+from operator import attrgetter
+from typing import LiteralString, TypeAlias
 from uuid import UUID
 
 import psycopg
@@ -33,13 +34,18 @@ Rows: TypeAlias = list[TupleRow]
 @dataclass(frozen=True, slots=True)
 class Statement:
     """Describes a statement that is prepared under its name. Parameters are written as `%s`, as in
-    the driver's statements."""
+    the driver's statements. `returns_rows` is False if no caller needs the rows."""
 
     name: LiteralString
     sql: LiteralString
+    returns_rows: bool = True
 
     def bind(self, *parameters: Parameter) -> "BoundStatement":
-        return BoundStatement(self, parameters)
+        return self, tuple(map(as_text, parameters))
+
+    def bind_texts(self, *texts: bytes | None) -> "BoundStatement":
+        """Binds parameters that are already in PostgreSQL's text format, such as JSON documents."""
+        return self, texts
 
     @property
     def numbered(self) -> str:
@@ -48,21 +54,17 @@ class Statement:
         return first + "".join(f"${number}{piece}" for number, piece in enumerate(rest, 1))
 
 
-class BoundStatement(NamedTuple):
-    """Contains a statement and the values of its parameters."""
-
-    statement: Statement
-    parameters: tuple[Parameter, ...]
-
+# A statement and its parameters in PostgreSQL's text format; None means NULL.
+BoundStatement: TypeAlias = tuple[Statement, tuple[bytes | None, ...]]
 
 # Statements without a name are not prepared: preparing BEGIN and COMMIT would save no time.
-_BEGIN = Statement("", "BEGIN").bind()
-_COMMIT = Statement("", "COMMIT").bind()
+_BEGIN = Statement("", "BEGIN", returns_rows=False).bind_texts()
+_COMMIT = Statement("", "COMMIT", returns_rows=False).bind_texts()
 
-_COMMAND_OK = pq.ExecStatus.COMMAND_OK
-_TUPLES_OK = pq.ExecStatus.TUPLES_OK
+_SUCCESSES = {pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK}
 _PIPELINE_SYNC = pq.ExecStatus.PIPELINE_SYNC
 _CONNECTION_BAD = pq.ConnStatus.BAD
+_status = attrgetter("status")
 
 
 class PlansDropped(Exception):
@@ -132,25 +134,14 @@ class RoundTrips:
             return await self._send_all(*statements)
 
     async def _send_all(self, *statements: BoundStatement) -> list[Rows]:
-        # Converted first, so that an invalid value raises before anything is sent.
-        values = [[*map(as_text, parameters)] for _, parameters in statements]
+        """Sends the statements together. Returns the rows of each statement, or raises the error
+        of the first statement that failed."""
+        pgconn, names = self.connection.pgconn, self._prepared.names
         await self._prepare(statements)
         watchdog = self.connection.start_watch()
-        try:
-            results = await self._exchange(statements, values)
-        finally:
-            if watchdog is not None:
-                watchdog.cancel()
-        return self._rows(statements, results)
-
-    async def _exchange(
-        self, statements: Sequence[BoundStatement], values: Sequence[Sequence[bytes | None]]
-    ) -> list[PGresult]:
-        """Sends the statements and returns their results."""
-        pgconn, names = self.connection.pgconn, self._prepared.names
         pgconn.enter_pipeline_mode()
         try:
-            for (statement, _), texts in zip(statements, values, strict=True):
+            for statement, texts in statements:
                 if statement.name:
                     pgconn.send_query_prepared(names[statement.name], texts)
                 else:
@@ -159,14 +150,23 @@ class RoundTrips:
             while pgconn.flush():
                 await _ready(pgconn, writing=True)
                 pgconn.consume_input()
-            results = await _read_results(pgconn)
+            results = await _read_results(pgconn, len(statements))
             pgconn.exit_pipeline_mode()
         except BaseException:
             # Results of these statements may still arrive on this connection, so it cannot be used
             # again.
             await self.connection.close()
             raise
-        return results
+        finally:
+            if watchdog is not None:
+                watchdog.cancel()
+        if not _SUCCESSES.issuperset(map(_status, results)):
+            failed = next(result for result in results if result.status not in _SUCCESSES)
+            raise pg.error_from_result(failed, encoding="utf-8")
+        return [
+            self._rows(statement, result) if statement.returns_rows else []
+            for (statement, _), result in zip(statements, results, strict=True)
+        ]
 
     async def _prepare(self, statements: Sequence[BoundStatement]) -> None:
         for statement, _ in statements:
@@ -179,30 +179,29 @@ class RoundTrips:
                 preparing = f"PREPARE {name} AS {statement.numbered}"
                 await self.connection.execute(preparing.encode(), prepare=False)
 
-    def _rows(
-        self, statements: Sequence[BoundStatement], results: Sequence[PGresult]
-    ) -> list[Rows]:
-        """Returns the rows of each statement. Raises the error of the first failed statement."""
-        found: list[Rows] = []
-        # If the commit was rejected, its error is one more result than there are statements.
-        for (statement, _), result in zip((*statements, _COMMIT), results, strict=False):
-            status, rows = result.status, []
-            if status == _TUPLES_OK:
-                transformer = self._prepared.transformers.get(statement.name)
-                if transformer is None:
-                    transformer = Transformer(_AdaptersOnly(self.connection.adapters))
-                    transformer.set_pgresult(result)
-                    if statement.name:
-                        self._prepared.transformers[statement.name] = transformer
-                # The columns of a prepared statement do not change, so the column loaders are reused.
-                transformer.set_pgresult(result, set_loaders=False)
-                rows = transformer.load_rows(0, result.ntuples, tuple)
-                # The rows are copies, so the transformer can release the result's memory.
-                transformer.set_pgresult(None, set_loaders=False)
-            elif status != _COMMAND_OK:
-                raise pg.error_from_result(result, encoding="utf-8")
-            found.append(rows)
-        return found
+    def _rows(self, statement: Statement, result: PGresult) -> Rows:
+        transformer = self._prepared.transformers.get(statement.name)
+        if transformer is None:
+            transformer = Transformer(_AdaptersOnly(self.connection.adapters))
+            transformer.set_pgresult(result)
+            if statement.name:
+                self._prepared.transformers[statement.name] = transformer
+        # The columns of a prepared statement do not change, so the column loaders are reused.
+        transformer.set_pgresult(result, set_loaders=False)
+        rows = transformer.load_rows(0, result.ntuples, tuple)
+        # The rows are copies, so the transformer can release the result's memory.
+        transformer.set_pgresult(None, set_loaders=False)
+        return rows
+
+
+async def run_alone(
+    connection: Connection, bound: BoundStatement, *, prepare: bool | None = None
+) -> Rows:
+    """Runs one statement in a round trip of its own, through the driver. Returns its rows."""
+    statement, texts = bound
+    parameters = [None if text is None else text.decode() for text in texts]
+    cursor = await connection.execute(statement.sql, parameters, prepare=prepare)
+    return [] if cursor.description is None else await cursor.fetchall()
 
 
 def as_text(parameter: Parameter) -> bytes | None:
@@ -223,9 +222,9 @@ def as_text(parameter: Parameter) -> bytes | None:
     return text.encode()
 
 
-def id_array(ids: Iterable[int]) -> str:
+def id_array(ids: Iterable[int]) -> bytes:
     """Returns an array of UUIDs, which are given as integers, in PostgreSQL's text format."""
-    return "{" + ",".join(map("{:032x}".format, ids)) + "}"
+    return b"{%b}" % ",".join(map("{:032x}".format, ids)).encode()
 
 
 def _scalar_text(value: object) -> str:
@@ -246,36 +245,39 @@ def _array_element(value: Scalar) -> str:
     return f'"{escaped}"'
 
 
-async def _read_results(pgconn: PGconn) -> list[PGresult]:
-    """Returns the results of all statements that were sent."""
+async def _read_results(pgconn: PGconn, statements: int) -> list[PGresult]:
+    """Returns the results of all statements that were sent. If the commit was rejected, its error
+    is one more result than there are statements."""
     results: list[PGresult] = []
+    expected = statements + 1
     while not results or results[-1].status != _PIPELINE_SYNC:
-        while pgconn.is_busy():
-            await _ready(pgconn)
-            pgconn.consume_input()
-        # A None marks the end of each statement's results. It never has to be waited for.
-        results += iter(pgconn.get_result, None)
+        for _ in range(expected):
+            while pgconn.is_busy():
+                await _ready(pgconn)
+                pgconn.consume_input()
+            # A None marks the end of each statement's results. It never has to be waited for.
+            results += iter(pgconn.get_result, None)
         if pgconn.status == _CONNECTION_BAD:
             raise pg.OperationalError("the connection to the database is lost")
+        expected = 1
     return results[:-1]
 
 
 async def _ready(pgconn: PGconn, *, writing: bool = False) -> None:
     """Waits until the socket is readable or, with `writing`, readable or writable."""
-    loop = asyncio.get_running_loop()
-    descriptor = pgconn.socket
+    loop, descriptor = asyncio.get_running_loop(), pgconn.socket
     ready = loop.create_future()
-
-    def wake() -> None:
-        if not ready.done():
-            ready.set_result(None)
-
-    loop.add_reader(descriptor, wake)
+    loop.add_reader(descriptor, _wake, ready)
     if writing:
-        loop.add_writer(descriptor, wake)
+        loop.add_writer(descriptor, _wake, ready)
     try:
         await ready
     finally:
         loop.remove_reader(descriptor)
         if writing:
             loop.remove_writer(descriptor)
+
+
+def _wake(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)

@@ -340,7 +340,7 @@ async def check_durability(process: Process, monkeypatch: pytest.MonkeyPatch) ->
         for bound in statements:
             sent.append(bound)
             for what in said:
-                if what in bound.statement.sql:
+                if what in bound[0].sql:
                     asked[len(sent)] = what
                     sent.append(question)
         found = await send_all(trips, *sent)
