@@ -81,8 +81,8 @@ CAP_BUGS = {
     ),
     "a hold on a clock that was set back forgets its day": Bug(
         "_other_periods",
-        '"spending_day": None if state.spending_day == today else state.spending_day',
-        '"spending_day": None',
+        "None if state.spending_day == today else state.spending_day",
+        "None",
         _ON_DATABASE,
     ),
     "a new cap counts twice what waits to be folded in": SqlBug(

@@ -68,8 +68,8 @@ async def test_roll_ups_count_every_record_once(books: Books) -> None:
     batches = [records[:100], records[100:200], records[200:], records[50:150]]
 
     async def write(batch: list[ActivityRecord]) -> None:
-        async with database.transaction() as connection:
-            await activity.insert(connection, batch)
+        async with database.round_trips() as trips:
+            await activity.insert(trips, batch)
 
     await asyncio.gather(*(write(batch) for batch in batches))
     time = TimeRange(_START_S, _START_S + 6 * STEP_S)

@@ -3,6 +3,7 @@ of policies). Records are written in batches, and read together with the ledger'
 call."""
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, LiteralString
 from uuid import UUID
 
@@ -13,22 +14,28 @@ from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.activity import ActivityRecord, VerdictRecord
 from tollkeeper.domain.usage import Usage
 from tollkeeper.domain.views import ActivityEntry
-from tollkeeper.storage.database import Connection, Contention
+from tollkeeper.storage.database import Connection, Contention, RoundTrips
+from tollkeeper.storage.ledger import COMMIT_ASYNCHRONOUSLY
 from tollkeeper.storage.rollups import ROLL_UP_ACTIVITY, ROLL_UP_VERDICTS
+from tollkeeper.storage.round_trips import Statement
 
+_verdicts = attrgetter("verdicts")
 _encode = msgspec.json.Encoder().encode
 # The character NUL as it is escaped in JSON.
 _NUL = b"\\u0000"
 
 
-async def insert(connection: Connection, records: Sequence[ActivityRecord]) -> None:
-    """Inserts the records and their verdicts. Skips existing rows, because a batch is written again
-    if the answer to its commit was lost."""
-    verdicts = [_verdict_row(record, verdict) for record in records for verdict in record.verdicts]
+async def insert(trips: RoundTrips, records: Sequence[ActivityRecord]) -> None:
+    """Inserts the records and their verdicts, in one transaction whose commit does not wait for the
+    disk. Skips existing rows, because a batch is written again if the answer to its commit was
+    lost."""
+    statements = [COMMIT_ASYNCHRONOUSLY, _INSERT.bind_texts(_json_document(records))]
+    judged = filter(_verdicts, records)
+    verdicts = [_verdict_row(record, verdict) for record in judged for verdict in record.verdicts]
+    if verdicts:
+        statements.append(_INSERT_VERDICTS.bind_texts(_encode(verdicts)))
     try:
-        await connection.execute(_INSERT, (_json_document(records),))
-        if verdicts:
-            await connection.execute(_INSERT_VERDICTS, (_encode(verdicts).decode(),))
+        await trips.run(*statements)
     except pg.CheckViolation as exc:
         if exc.diag.constraint_name is None:
             # The day's partition was created while the rows were being inserted into the default
@@ -39,7 +46,8 @@ async def insert(connection: Connection, records: Sequence[ActivityRecord]) -> N
 
 # Text from backends has no size limit, so only the first 512 characters of each text are stored. A
 # usage report is stored only if it has at most 8192 bytes.
-_INSERT: LiteralString = (
+_INSERT = Statement(
+    "tollkeeper_insert_activity",
     """
     WITH fresh AS (
     INSERT INTO activity (organization_id, request_id, project_id, api_key_id, operation, model,
@@ -70,9 +78,11 @@ _INSERT: LiteralString = (
     ON CONFLICT DO NOTHING RETURNING *
     )
     """  # noqa: S608
-    + ROLL_UP_ACTIVITY
+    + ROLL_UP_ACTIVITY,
+    returns_rows=False,
 )
-_INSERT_VERDICTS: LiteralString = (
+_INSERT_VERDICTS = Statement(
+    "tollkeeper_insert_verdicts",
     """
     WITH fresh AS (
     INSERT INTO policy_verdicts (organization_id, request_id, policy_id, version, direction, mode,
@@ -89,7 +99,8 @@ _INSERT_VERDICTS: LiteralString = (
     ON CONFLICT DO NOTHING RETURNING *
     )
     """  # noqa: S608
-    + ROLL_UP_VERDICTS
+    + ROLL_UP_VERDICTS,
+    returns_rows=False,
 )
 
 
@@ -221,7 +232,7 @@ _FIND_NEWEST: LiteralString = select_entries(
 )
 
 
-def _json_document(records: Sequence[ActivityRecord]) -> str:
+def _json_document(records: Sequence[ActivityRecord]) -> bytes:
     """Encodes the records as one JSON parameter. PostgreSQL rejects NUL, and the JSON encoder rejects
     lone surrogates. Both are rare, so the texts of the records are cleaned only if the batch contains
     such a character."""
@@ -231,7 +242,7 @@ def _json_document(records: Sequence[ActivityRecord]) -> str:
         document = _NUL  # so that the next statement cleans the records
     if _NUL in document:
         document = _encode([_without_unstorable_text(record) for record in records])
-    return document.decode()
+    return document
 
 
 def _without_unstorable_text(record: ActivityRecord) -> ActivityRecord:

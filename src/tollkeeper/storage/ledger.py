@@ -44,6 +44,14 @@ async def use_asynchronous_commit(connection: Connection) -> None:
     await connection.execute("SET LOCAL synchronous_commit TO off")
 
 
+# Does the same in a transaction of one round trip.
+COMMIT_ASYNCHRONOUSLY = Statement(
+    "tollkeeper_commit_asynchronously",
+    "SELECT set_config('synchronous_commit', 'off', true)",
+    returns_rows=False,
+).bind_texts()
+
+
 def fast_transaction(lock_wait_s: float | None) -> BoundStatement:
     """Returns the first statement of a hold transaction, which changes settings for this
     transaction. The commit does not wait for the disk. Lock waits are limited to `lock_wait_s`, or to

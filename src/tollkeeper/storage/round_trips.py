@@ -8,7 +8,7 @@ the driver's public interface to libpq.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import LiteralString, TypeAlias
@@ -51,7 +51,8 @@ class Statement:
     def numbered(self) -> str:
         """Returns the SQL with the server's syntax for parameters: `$1`, `$2` and so on."""
         first, *rest = self.sql.split("%s")
-        return first + "".join(f"${number}{piece}" for number, piece in enumerate(rest, 1))
+        whole = first + "".join(f"${number}{piece}" for number, piece in enumerate(rest, 1))
+        return whole.replace("%%", "%")
 
 
 # A statement and its parameters in PostgreSQL's text format; None means NULL.
@@ -94,38 +95,16 @@ class RoundTrips:
     async def begin(self, *statements: BoundStatement) -> list[Rows]:
         """Begins the transaction and runs the statements, in one round trip. Returns the rows of
         each statement."""
-        return (await self._send_first(_BEGIN, *statements))[1:]
-
-    async def read(self, *statements: BoundStatement) -> list[Rows]:
-        """Runs statements between `begin` and `commit`, in one round trip. Returns the rows of each
-        statement."""
-        return await self._send_within(*statements)
-
-    async def commit(self, *statements: BoundStatement) -> None:
-        """Runs the statements and commits, in one round trip. If the server rejects a statement,
-        raises the server's error, and nothing is committed. After any other error, the commit may
-        or may not have happened."""
-        await self._send_within(*statements, _COMMIT)
-
-    async def _send_within(self, *statements: BoundStatement) -> list[Rows]:
-        """Sends further statements of an open transaction. Raises PlansDropped if the server has dropped
-        a prepared statement, because only the caller can repeat the whole transaction."""
-        try:
-            return await self._send_all(*statements)
-        except pg.InvalidSqlStatementName as exc:
-            self._prepared.forget()
-            raise PlansDropped from exc
+        return (await self.run(_BEGIN, *statements))[1:]
 
     async def run(self, *statements: BoundStatement) -> list[Rows]:
         """Runs a whole transaction in one round trip, and returns the rows of each statement. The
         server treats statements that are sent together as one transaction, and commits it after the
-        last statement. Errors mean the same as in `commit`."""
-        return await self._send_first(*statements)
+        last statement. Errors mean the same as in `commit`.
 
-    async def _send_first(self, *statements: BoundStatement) -> list[Rows]:
-        """Sends the first statements of a transaction. If the server has dropped one of these
-        prepared statements, nothing was executed, so all statements are prepared and sent again.
-        The driver makes the server drop prepared statements after every rollback."""
+        If the server has dropped one of these prepared statements, nothing was executed, so all
+        statements are prepared and sent again. The driver makes the server drop prepared statements
+        after every rollback."""
         try:
             return await self._send_all(*statements)
         except pg.InvalidSqlStatementName:
@@ -133,11 +112,29 @@ class RoundTrips:
             await self.connection.rollback()
             return await self._send_all(*statements)
 
+    async def commit(self, *statements: BoundStatement) -> None:
+        """Runs the statements and commits, in one round trip. If the server rejects a statement,
+        raises the server's error, and nothing is committed. After any other error, the commit may
+        or may not have happened."""
+        await self.read(*statements, _COMMIT)
+
+    async def read(self, *statements: BoundStatement) -> list[Rows]:
+        """Runs statements between `begin` and `commit`, in one round trip. Returns the rows of each
+        statement. Raises PlansDropped if the server has dropped a prepared statement, because only
+        the caller can repeat the whole transaction."""
+        try:
+            return await self._send_all(*statements)
+        except pg.InvalidSqlStatementName as exc:
+            self._prepared.forget()
+            raise PlansDropped from exc
+
     async def _send_all(self, *statements: BoundStatement) -> list[Rows]:
         """Sends the statements together. Returns the rows of each statement, or raises the error
         of the first statement that failed."""
         pgconn, names = self.connection.pgconn, self._prepared.names
-        await self._prepare(statements)
+        for statement, _ in statements:
+            if statement.name not in names:
+                await self._prepare(statement)
         watchdog = self.connection.start_watch()
         pgconn.enter_pipeline_mode()
         try:
@@ -168,16 +165,14 @@ class RoundTrips:
             for (statement, _), result in zip(statements, results, strict=True)
         ]
 
-    async def _prepare(self, statements: Sequence[BoundStatement]) -> None:
-        for statement, _ in statements:
-            if statement.name and statement.name not in self._prepared.names:
-                name = f"{statement.name}_{self._prepared.generation}"
-                # Record the name before preparing. If this task is interrupted before the server
-                # has prepared the statement, the first use fails, and the statement is prepared
-                # under a new name.
-                self._prepared.names[statement.name] = name.encode()
-                preparing = f"PREPARE {name} AS {statement.numbered}"
-                await self.connection.execute(preparing.encode(), prepare=False)
+    async def _prepare(self, statement: Statement) -> None:
+        name = f"{statement.name}_{self._prepared.generation}"
+        # Record the name before preparing. If this task is interrupted before the server has
+        # prepared the statement, the first use fails, and the statement is prepared under a new
+        # name.
+        self._prepared.names[statement.name] = name.encode()
+        preparing = f"PREPARE {name} AS {statement.numbered}"
+        await self.connection.execute(preparing.encode(), prepare=False)
 
     def _rows(self, statement: Statement, result: PGresult) -> Rows:
         transformer = self._prepared.transformers.get(statement.name)

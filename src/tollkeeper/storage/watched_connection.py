@@ -26,13 +26,14 @@ class PreparedStatements:
     begins, because other statements with the old names may still exist."""
 
     generation: int = 0
-    names: dict[str, bytes] = field(default_factory=dict)
+    # Statements without a name are not prepared.
+    names: dict[str, bytes] = field(default_factory=lambda: {"": b""})
     # The converters for a statement's rows, created from the first result of the statement.
     transformers: dict[str, Transformer] = field(default_factory=dict)
 
     def forget(self) -> None:
         self.generation += 1
-        self.names.clear()
+        self.names = {"": b""}
         self.transformers.clear()
 
 

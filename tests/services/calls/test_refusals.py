@@ -120,8 +120,8 @@ async def test_roll_ups_count_every_refusal_once(books: Books) -> None:
     database = books.services.database
     # The records are written twice, as after a commit in doubt.
     for _ in range(2):
-        async with database.transaction() as connection:
-            await activity.insert(connection, records)
+        async with database.round_trips() as trips:
+            await activity.insert(trips, records)
     time = TimeRange(_START_MS // 1000, _START_MS // 1000 + STEP_S)
     days = TimeRange(time.start - 3 * 86_400, time.end)
     async with database.reading() as connection:

@@ -23,7 +23,6 @@ from tollkeeper.services.ledger.months import dropped_message, find_dropped
 from tollkeeper.storage import activity, activity_partitions, rollups
 from tollkeeper.storage.activity_partitions import DAILY_TABLES
 from tollkeeper.storage.database import Connection, Database
-from tollkeeper.storage.ledger import use_asynchronous_commit
 
 QUEUED_MAX = 50_000
 LIST_LIMIT_MAX = 1000
@@ -165,9 +164,8 @@ class Activity:
                 await rollups.sum_latencies_by_day(connection, self._clock() - LATENCY_HOURS_KEPT_S)
 
     async def _write(self, batch: list[ActivityRecord]) -> None:
-        async with self._database.transaction() as connection:
-            await use_asynchronous_commit(connection)
-            await activity.insert(connection, batch)
+        async with self._database.round_trips() as trips:
+            await activity.insert(trips, batch)
 
     def _count_dropped(self, records: Sequence[ActivityRecord]) -> None:
         self._dropped += len(records)
