@@ -231,9 +231,9 @@ BUGS = {
         ("services/ledger/test_group_writer.py", "services/ledger/test_ledger.py"),
     ),
     "a locked organization blocks everybody": Bug(
-        "Holds._hold_common",
-        "await self._hold_waiting(self._common, _LOCK_WAIT_S)",
-        "await self._hold_waiting(self._common, None)",
+        "Holds._hold_waiting",
+        "_LOCK_WAIT_S if is_common else None",
+        "None",
         ("services/ledger/test_ledger.py",),
     ),
     "a hold reads whole tables": Bug(

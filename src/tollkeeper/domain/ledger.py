@@ -3,7 +3,6 @@
 A reservation is the stored form of a hold. It ends with exactly one resolution.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID
 
@@ -91,8 +90,7 @@ class Ending(StrEnum):
     MISSING = "missing"
 
 
-@dataclass(frozen=True, slots=True)
-class LockedAccounts:
+class LockedAccounts(msgspec.Struct, frozen=True):
     """Contains the accounts that a transaction has locked, and the database server's time. The
     amounts already reflect all resolutions and marks, even if these are not yet folded (added to
     the stored account)."""

@@ -90,7 +90,7 @@ class Database:
         self.reachability = Reachability(conninfo)
         self._fence = Fence(conninfo, seen_file)
         self._fence.on_closed = self._discard_dead_connections
-        self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+        self._pool: AsyncConnectionPool[WatchedConnection] = AsyncConnectionPool(
             connection_class=FencedConnection,
             kwargs={
                 "autocommit": True,
@@ -250,7 +250,7 @@ class _RoundTripsBlock(AbstractAsyncContextManager[RoundTrips]):
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._connection: Connection
+        self._connection: WatchedConnection
 
     async def __aenter__(self) -> RoundTrips:
         try:

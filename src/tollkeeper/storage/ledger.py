@@ -7,6 +7,7 @@ admission reads (a key or a project) locks the organization's account first.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import compress, repeat
 from operator import attrgetter
 from typing import Any, LiteralString
@@ -36,6 +37,8 @@ from tollkeeper.storage.round_trips import BoundStatement, Rows, Statement, id_a
 # Rows are sent as one JSON parameter, because converting one array per column would take more time
 # than all other work of the ledger. PostgreSQL reads JSON integers of any size exactly.
 _encode = msgspec.json.Encoder().encode
+# The number of different lock waits for which the first statement of a transaction is prepared.
+_LOCK_WAITS_MAX = 4
 
 
 async def use_asynchronous_commit(connection: Connection) -> None:
@@ -52,6 +55,7 @@ COMMIT_ASYNCHRONOUSLY = Statement(
 ).bind_texts()
 
 
+@lru_cache(maxsize=_LOCK_WAITS_MAX)
 def fast_transaction(lock_wait_s: float | None) -> BoundStatement:
     """Returns the first statement of a hold transaction, which changes settings for this
     transaction. The commit does not wait for the disk. Lock waits are limited to `lock_wait_s`, or to

@@ -7,11 +7,11 @@ without period caps.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any, LiteralString, TypeAlias
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from tollkeeper.domain.access import KeyId, OrganizationId
 from tollkeeper.domain.admission import AccountState

@@ -87,8 +87,7 @@ class RoundTrips:
     `run`. Between `begin` and `commit` the connection can be used normally. Without `commit` the
     transaction stays open, and the caller has to roll it back."""
 
-    def __init__(self, connection: Connection) -> None:
-        assert isinstance(connection, WatchedConnection)
+    def __init__(self, connection: WatchedConnection) -> None:
         self.connection = connection
         self._prepared = connection.prepared
 
@@ -146,7 +145,6 @@ class RoundTrips:
             pgconn.pipeline_sync()
             while pgconn.flush():
                 await _ready(pgconn, writing=True)
-                pgconn.consume_input()
             results = await _read_results(pgconn, len(statements))
             pgconn.exit_pipeline_mode()
         except BaseException:
@@ -155,8 +153,7 @@ class RoundTrips:
             await self.connection.close()
             raise
         finally:
-            if watchdog is not None:
-                watchdog.cancel()
+            watchdog.cancel()
         if not _SUCCESSES.issuperset(map(_status, results)):
             failed = next(result for result in results if result.status not in _SUCCESSES)
             raise pg.error_from_result(failed, encoding="utf-8")
@@ -183,10 +180,7 @@ class RoundTrips:
                 self._prepared.transformers[statement.name] = transformer
         # The columns of a prepared statement do not change, so the column loaders are reused.
         transformer.set_pgresult(result, set_loaders=False)
-        rows = transformer.load_rows(0, result.ntuples, tuple)
-        # The rows are copies, so the transformer can release the result's memory.
-        transformer.set_pgresult(None, set_loaders=False)
-        return rows
+        return transformer.load_rows(0, result.ntuples, tuple)
 
 
 async def run_alone(
@@ -249,7 +243,6 @@ async def _read_results(pgconn: PGconn, statements: int) -> list[PGresult]:
         for _ in range(expected):
             while pgconn.is_busy():
                 await _ready(pgconn)
-                pgconn.consume_input()
             # A None marks the end of each statement's results. It never has to be waited for.
             results += iter(pgconn.get_result, None)
         if pgconn.status == _CONNECTION_BAD:
@@ -259,7 +252,8 @@ async def _read_results(pgconn: PGconn, statements: int) -> list[PGresult]:
 
 
 async def _ready(pgconn: PGconn, *, writing: bool = False) -> None:
-    """Waits until the socket is readable or, with `writing`, readable or writable."""
+    """Waits until the socket is readable or, with `writing`, readable or writable. Then reads the
+    data that have arrived."""
     loop, descriptor = asyncio.get_running_loop(), pgconn.socket
     ready = loop.create_future()
     loop.add_reader(descriptor, _wake, ready)
@@ -271,6 +265,7 @@ async def _ready(pgconn: PGconn, *, writing: bool = False) -> None:
         loop.remove_reader(descriptor)
         if writing:
             loop.remove_writer(descriptor)
+    pgconn.consume_input()
 
 
 def _wake(ready: asyncio.Future[None]) -> None:

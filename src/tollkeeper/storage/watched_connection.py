@@ -43,6 +43,8 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
     answer_within_s: float = math.inf
     # True if only the server limits the time of statements in the current transaction.
     allows_long_statements: bool = False
+    # The time until which the ledger may retain the connection between its transactions.
+    kept_until: float = 0.0
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -56,23 +58,20 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
     ) -> RV:
         """Limits the time of every wait for the server. The driver calls this method for each
         wait."""
+        if self.pgconn.transaction_status == pq.TransactionStatus.IDLE:
+            self.allows_long_statements = False
+        if self.allows_long_statements or self.answer_within_s == math.inf:
+            return await super().wait(gen, interval, timeout)
         watchdog = self.start_watch()
         try:
             return await super().wait(gen, interval, timeout)
         finally:
-            if watchdog is not None:
-                watchdog.cancel()
+            watchdog.cancel()
 
-    def start_watch(self) -> asyncio.TimerHandle | None:
+    def start_watch(self) -> asyncio.TimerHandle:
         """Starts and returns a timer that closes the connection, so that the running statement
-        fails. The caller cancels the timer when the answer arrives in time. Returns None if the
-        wait is not limited."""
-        if self.pgconn.transaction_status == pq.TransactionStatus.IDLE:
-            self.allows_long_statements = False
-        if self.allows_long_statements or self.answer_within_s == math.inf:
-            return None
-        loop = asyncio.get_running_loop()
-        return loop.call_later(self.answer_within_s, self.hang_up)
+        fails. The caller cancels the timer when the answer arrives in time."""
+        return asyncio.get_running_loop().call_later(self.answer_within_s, self.hang_up)
 
     def hang_up(self) -> None:
         """Closes the connection at once, even during a statement."""

@@ -31,6 +31,7 @@ from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.storage.database import Connection, Contention, Database, RoundTrips
 from tollkeeper.storage.ledger_store import CommitInDoubt, LedgerStore
 from tollkeeper.storage.round_trips import BoundStatement, Rows, Statement
+from tollkeeper.storage.watched_connection import WatchedConnection
 
 
 class FaultyDatabase(Database):
@@ -52,12 +53,12 @@ class FaultyDatabase(Database):
                 raise Contention
             yield FaultyCommit(trips.connection, fault)
 
-    async def take_back(self, connection: Connection) -> None:
+    async def take_back(self, connection: WatchedConnection) -> None:
         await self._pool.putconn(connection)
 
 
 class FaultyCommit(RoundTrips):
-    def __init__(self, connection: Connection, fault: str) -> None:
+    def __init__(self, connection: WatchedConnection, fault: str) -> None:
         super().__init__(connection)
         self._fault = fault
 
@@ -72,7 +73,7 @@ class FaultyCommit(RoundTrips):
 class LateCommit(RoundTrips):
     """Simulates a connection that is lost after the commit was sent. The server commits 0.2 s later."""
 
-    def __init__(self, connection: Connection, database: FaultyDatabase) -> None:
+    def __init__(self, connection: WatchedConnection, database: FaultyDatabase) -> None:
         super().__init__(connection)
         self._database = database
 

@@ -51,8 +51,8 @@ class GroupQueue(Generic[T, R]):
     """Queues items that are written in batches, each with a future for its result. If no write is
     running, an item is written at once. Items that arrive during a write form the next batch.
 
-    `work` runs as a task while items wait. `work` takes one batch after the other with `take` until
-    the queue is empty, and finishes each batch with `give` or `fail`.
+    `work` gets the queue, and runs as a task while items wait. `work` takes one batch after the
+    other with `take` until the queue is empty, and finishes each batch with `give` or `fail`.
 
     With `owner`, the owners of items take turns, so that an owner with thousands of items delays
     only its own items. With `in_order`, items are written in the order of their arrival, and owners
@@ -64,7 +64,7 @@ class GroupQueue(Generic[T, R]):
 
     def __init__(
         self,
-        work: Callable[[], Awaitable[None]],
+        work: Callable[["GroupQueue[T, R]"], Awaitable[None]],
         *,
         name: str,
         queued_max: int | None = QUEUED_MAX,
@@ -81,8 +81,8 @@ class GroupQueue(Generic[T, R]):
         assert self._queued_max >= BATCH_MAX
         # The items that were neither taken into a batch nor withdrawn, in order of arrival.
         self._queued: dict[asyncio.Future[R], T] = {}
-        # The futures of these items, by owner, if there are more items than fit in a batch. It may
-        # also contain futures whose items were withdrawn.
+        # The futures of these items, by owner, if there are at least as many items as fit in a batch.
+        # It may also contain futures whose items were withdrawn.
         self._turns: FairQueue[asyncio.Future[R]] | None = None
         # The batch that is being written.
         self._batch: dict[asyncio.Future[R], T] = {}
@@ -103,7 +103,7 @@ class GroupQueue(Generic[T, R]):
         that its caller already waits for. Raises Unavailable if the queue is full."""
         if result is None:
             result = asyncio.Future()
-        if self._turns is not None or len(self._queued) >= BATCH_MAX:
+        if len(self._queued) >= BATCH_MAX:
             self._await_turn(item, result)
         self._queued[result] = item
         if self._running is None:
@@ -130,6 +130,8 @@ class GroupQueue(Generic[T, R]):
         if result not in self._queued:
             return False
         del self._queued[result]
+        if len(self._queued) < BATCH_MAX:
+            self._turns = None
         result.cancel()
         return True
 
@@ -143,6 +145,8 @@ class GroupQueue(Generic[T, R]):
                 result = self._turns.pop()
                 if result in self._queued:  # otherwise the item was withdrawn
                     self._batch[result] = self._queued.pop(result)
+            if len(self._queued) < BATCH_MAX:
+                self._turns = None
         if self._batch:
             observe_batch(self._name, len(self._batch))
         return self._batch
@@ -187,7 +191,7 @@ class GroupQueue(Generic[T, R]):
             # Let the other callers of this event loop iteration submit their items to the first
             # batch.
             await asyncio.sleep(0)
-            await self._work()
+            await self._work(self)
         except BaseException:
             # The task was stopped or has a bug. Without an error, the callers would wait forever.
             waiting = [*self._batch, *self._queued]
@@ -226,7 +230,7 @@ class GroupWriter(GroupQueue[T, R]):
         )
         self._write = write
 
-    async def _write_all(self) -> None:
+    async def _write_all(self, _queue: GroupQueue[T, R]) -> None:
         while batch := self.take():
             await self._write_batch(batch)
 

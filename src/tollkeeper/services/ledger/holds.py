@@ -5,18 +5,22 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from itertools import chain, groupby
+from itertools import groupby, repeat
 from operator import attrgetter
 
 import structlog
 from msgspec.structs import replace as replace_fields
 
 from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.admission import AccountBatch, AccountState, Decision
+from tollkeeper.domain.admission import (
+    REFUSED_AS_UNKNOWN,
+    AccountBatch,
+    AccountState,
+    Decision,
+)
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.ledger import Hold, LockedAccounts
 from tollkeeper.domain.policy_set import NO_POLICIES, PolicySet
-from tollkeeper.domain.spend import Spend
 from tollkeeper.services.ledger.group_writer import GroupQueue, Handout
 from tollkeeper.services.ledger.hold_writes import HoldWrites
 from tollkeeper.services.ledger.overage_alerts import report_stopped
@@ -68,7 +72,7 @@ class Holds:
         # Records whether this process can write holds.
         self.writes = HoldWrites()
         self._common: GroupQueue[Hold, Decision] = GroupQueue(
-            self._hold_common, name="holds", owner=_organization, handout=handout
+            self._hold_waiting, name="holds", owner=_organization, handout=handout
         )
         # Queues a hold and returns the future of its decision.
         self.submit = self._common.submit
@@ -83,18 +87,14 @@ class Holds:
         """Withdraws a queued hold. Returns False if the hold is being written or was written."""
         return any(queue.withdraw(result) for queue in self.queues)
 
-    async def _hold_common(self) -> None:
-        await self._hold_waiting(self._common, _LOCK_WAIT_S)
-
-    async def _hold_waiting(
-        self, queue: GroupQueue[Hold, Decision], lock_wait_s: float | None
-    ) -> None:
+    async def _hold_waiting(self, queue: GroupQueue[Hold, Decision]) -> None:
         """Creates the holds that wait in a queue, batch by batch: locks the accounts, decides on
         each hold in order, writes the admitted holds, and delivers the decisions. A hold is
         committed before its caller gets the decision. After any error except `CommitInDoubt`,
         nothing was written."""
         is_common = queue is self._common
         slot = nullcontext() if is_common else self._separate_slots
+        lock_wait_s = _LOCK_WAIT_S if is_common else None
         # Parts of a batch that are still to be written, one transaction each.
         parts: list[dict[_Waiting, Hold]] = []
         contentions = 0
@@ -106,9 +106,7 @@ class Holds:
                     # The policies are read while the accounts are locked, so that no policy
                     # changes before the commit.
                     current = await self._policies.current(transaction.connection, locked.epochs)
-                    holds = _with_verdicts(holds, current)
-                    accounts, decisions, admitted = decide_all(locked, holds)
-                    decisions = _with_policies(holds, decisions, current)
+                    accounts, decisions, admitted = decide_all(locked, holds, current)
                     await transaction.write(accounts, admitted)
             except Contention as exc:
                 contentions += 1
@@ -172,21 +170,12 @@ class Holds:
         for waiting, hold in batch.items():
             queue = self._separate.get(hold.organization_id)
             if queue is None:
-                queue = self._new_separate_queue()
+                queue = GroupQueue(self._hold_waiting, name="holds of one organization")
                 self._separate[hold.organization_id] = queue
             try:
                 queue.submit(hold, waiting)
             except TollkeeperError as exc:  # the separate queue is full
                 queue.fail([waiting], exc)
-
-    def _new_separate_queue(self) -> GroupQueue[Hold, Decision]:
-        queue: GroupQueue[Hold, Decision]
-
-        async def hold_separate() -> None:
-            await self._hold_waiting(queue, None)
-
-        queue = GroupQueue(hold_separate, name="holds of one organization")
-        return queue
 
     def _note_committed(
         self, batch: dict[_Waiting, Hold], decisions: Sequence[Decision], admitted: Sequence[Hold]
@@ -203,51 +192,52 @@ class Holds:
                     self._unused(hold)
 
 
-def _with_verdicts(holds: list[Hold], current: dict[OrganizationId, PolicySet]) -> list[Hold]:
-    """Adds to each hold the highest possible total cost of the call's verdicts (the results of
-    policies), if verdicts have a price. `current` contains the policies of each organization."""
-    if not any(policies.verdict_picousd for policies in current.values()):
-        return holds
-    return [hold.judged_by(current.get(hold.organization_id, NO_POLICIES)) for hold in holds]
-
-
-def _with_policies(
-    holds: Sequence[Hold], decisions: list[Decision], current: dict[OrganizationId, PolicySet]
-) -> list[Decision]:
-    """Adds the organization's current policies to each decision that admits a call."""
-    if not any(policies.active for policies in current.values()):
-        return decisions
-    return [
-        replace_fields(decision, policies=current[hold.organization_id])
-        if decision.refusal is None and current[hold.organization_id].active
-        else decision
-        for hold, decision in zip(holds, decisions, strict=True)
-    ]
-
-
-# Refuses every hold, because it has no projects.
-_NO_ACCOUNT: AccountBatch[Hold] = AccountBatch(
-    AccountState(0, 0, Spend(), None, {}, {}), now_us=0, month=0
-)
-
-
 def decide_all(
-    locked: LockedAccounts, holds: Sequence[Hold]
+    locked: LockedAccounts, holds: Sequence[Hold], policies: dict[OrganizationId, PolicySet]
 ) -> tuple[LockedAccounts, list[Decision], list[Hold]]:
     """Returns the accounts after all decisions, one decision for each hold, and the admitted holds.
     The holds of one organization are decided in order. Organizations do not affect one another.
-    Holds of unknown organizations are refused."""
-    now_us, month = locked.now_us, locked.month
-    batches: dict[int, AccountBatch[Hold]] = {
-        organization_id.int: AccountBatch(state, now_us=now_us, month=month)
-        for organization_id, state in locked.states.items()
+    Holds of unknown organizations are refused.
+
+    If an organization has active policies, each of its holds is increased by the highest possible
+    cost of the call's verdicts (the results of policies), and each decision that admits a call
+    contains the policies."""
+    judging = {
+        organization_id: current for organization_id, current in policies.items() if current.active
     }
+    if judging:
+        holds = [hold.judged_by(judging.get(hold.organization_id, NO_POLICIES)) for hold in holds]
     # The sort is stable, so the holds of one organization stay in order.
-    decided: dict[int, Iterator[Decision]] = {
-        organization_id: iter(batches.get(organization_id, _NO_ACCOUNT).decide_all([*group]))
+    by_organization = {
+        organization_id: [*group]
         for organization_id, group in groupby(sorted(holds, key=_organization), _organization)
     }
-    decisions = [*map(next, map(decided.__getitem__, map(_organization, holds)))]
-    states = dict(zip(locked.states, [batch.after() for batch in batches.values()], strict=True))
-    admitted = [*chain.from_iterable(batch.admitted for batch in batches.values())]
-    return LockedAccounts(states, locked.epochs, now_us, month), decisions, admitted
+    decided: dict[int, Iterator[Decision]] = {}
+    states: dict[OrganizationId, AccountState] = {}
+    admitted: list[Hold] = []
+    for organization_id, state in locked.states.items():
+        batch: AccountBatch[Hold] = AccountBatch(state, now_us=locked.now_us, month=locked.month)
+        key = organization_id.int
+        decided[key] = iter(batch.decide_all(by_organization[key]))
+        states[organization_id] = batch.after()
+        admitted += batch.admitted
+    in_order = map(decided.get, map(_organization, holds), repeat(_UNKNOWN))
+    decisions = [*map(next, in_order)]
+    if judging:
+        decisions = _with_policies(holds, decisions, judging)
+    return replace_fields(locked, states=states), decisions, admitted
+
+
+_UNKNOWN = repeat(REFUSED_AS_UNKNOWN)
+
+
+def _with_policies(
+    holds: Sequence[Hold], decisions: list[Decision], judging: dict[OrganizationId, PolicySet]
+) -> list[Decision]:
+    """Adds the organization's active policies to each decision that admits a call."""
+    return [
+        replace_fields(decision, policies=judging[hold.organization_id])
+        if decision.refusal is None and hold.organization_id in judging
+        else decision
+        for hold, decision in zip(holds, decisions, strict=True)
+    ]
