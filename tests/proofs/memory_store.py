@@ -25,6 +25,7 @@ from tollkeeper.domain.spend import FoldKind
 from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.storage.database import Connection, Contention
 from tollkeeper.storage.ledger_store import AccountBusy, CommitInDoubt, HoldTransaction, LedgerStore
+from tollkeeper.storage.watched_connection import WatchedConnection
 
 
 class Killed(BaseException):
@@ -283,7 +284,7 @@ class MemoryTransaction(HoldTransaction):
     """A transaction that writes holds, with its possible faults."""
 
     # There is no database to read from, and `NoPolicies` reads nothing.
-    connection = cast("Connection", None)
+    connection = cast("WatchedConnection", None)
 
     def __init__(self, database: MemoryDatabase, store: MemoryStore, locks: AsyncExitStack) -> None:
         self._database = database

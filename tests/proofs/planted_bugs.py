@@ -225,9 +225,9 @@ BUGS = {
         ("services/test_batches.py", "services/calls/test_activity.py"),
     ),
     "one spoils the batch for everybody": Bug(
-        "GroupWriter._write_batch",
-        "if len(items) == 1:",
-        "if len(items) >= 1:",
+        "writing",
+        "if len(batch) == 1:",
+        "if len(batch) >= 1:",
         ("services/ledger/test_group_writer.py", "services/ledger/test_ledger.py"),
     ),
     "a locked organization blocks everybody": Bug(

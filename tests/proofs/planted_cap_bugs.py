@@ -9,8 +9,8 @@ _ROTATED = ("services/ledger/test_period_cap_changes.py",)
 CAP_BUGS = {
     "a period cap is checked outside of the batch": Bug(
         "AccountBatch._refuse_by_period_cap",
-        "cap = self._period_caps[subject, period]",
-        "cap = self._state.period_caps[subject, period]",
+        "cap = self.period_caps[subject, period]",
+        "cap = self.state.period_caps[subject, period]",
         _DECISION,
     ),
     "a key's cap does not count what its calls hold": Bug(

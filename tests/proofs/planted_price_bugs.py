@@ -267,8 +267,8 @@ PRICE_BUGS = {
     ),
     "an organization beyond its bound is admitted": Bug(
         "AccountBatch._refuse_by_restrictions",
-        "if self._stopped:",
-        "if self._stopped and state.available_picousd < 0:",
+        "if self.stopped:",
+        "if self.stopped and state.available_picousd < 0:",
         ("domain/test_overage_bound.py",),
     ),
     "a running call counts as debt": Bug(
@@ -277,10 +277,10 @@ PRICE_BUGS = {
         "return self.available_picousd + spend.unsettled_picousd",
         ("domain/test_overage_bound.py",),
     ),
-    "a stop is not written": SqlBug(
-        "_ACCOUNTS_AND_PROJECTS",
-        "month_settled = v.month_settled, stopped = v.stopped,",
-        "month_settled = v.month_settled,",
+    "a stop is not written": Bug(
+        "_assignments",
+        '", ".join(name + " = v." + name for name in columns)',
+        '", ".join(name + " = v." + name for name in columns if name != "stopped")',
         OVERAGE,
     ),
     # Bugs in the bounds of prompts.

@@ -1,6 +1,6 @@
 """Runs one history of the ledger that a seed determines: processes, clients, faults, and a final check.
 
-The code under test is the real `Ledger`, `GroupWriter` and `Admission`. The event loop and the store
+The code under test is the real `Ledger`, `GroupQueue` and `Admission`. The event loop and the store
 are simulated, and the seed controls them.
 """
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.backend_calls import until
 from tollkeeper.domain.errors import Unavailable
-from tollkeeper.storage import kept_connections
+from tollkeeper.storage import database as database_module
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.round_trips import Statement
 
@@ -67,7 +67,7 @@ async def test_a_connection_after_a_refused_statement_is_usable(database: Databa
 async def test_an_old_connection_goes_back_to_the_pool(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_connections, "_KEPT_S_MAX", 0.0)
+    monkeypatch.setattr(database_module, "_KEPT_S_MAX", 0.0)
     await _backend(database)
     assert len(database._kept) == 0
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 from operator import attrgetter
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -216,19 +216,19 @@ REFUSED_AS_UNKNOWN = Decision(Refusal.KEY_NOT_ACTIVE)
 class _BatchProject:
     """Contains a project, and counts the calls of a batch that were admitted for it."""
 
-    def __init__(
-        self, state: ProjectState, *, is_restricted: bool, has_caps: bool, month: int, now_us: int
-    ) -> None:
-        """`is_restricted` and `has_caps` apply to all projects of the organization."""
+    def __init__(self, state: ProjectState, batch: "AccountBatch[Any]", now_us: int) -> None:
+        account = batch.state
         # The state before the batch.
         self.state = state
-        self._spend = state.spend.in_month(month)
+        self._spend = state.spend.in_month(batch.spend.month)
         self._rate_units, self._rate_at_us = _refill_rate(state, now_us)
         # Whether some calls may be refused because the project is archived, because of a list of
         # allowed models, or because the organization is stopped.
-        self.is_restricted = is_restricted or state.archived or bool(state.models)
+        self.is_restricted = (
+            batch.stopped or state.archived or bool(state.models or account.key_models)
+        )
         # Whether a cap of the organization, the project or a key may apply.
-        self.has_caps = has_caps or state.cap is not None
+        self.has_caps = bool(state.cap or account.cap or batch.period_caps)
         # The number of calls that rate and concurrency allow.
         self.calls_max = min(
             self._rate_units // RATE_UNITS_PER_REQUEST, state.concurrency - state.live_holds
@@ -255,30 +255,22 @@ class AccountBatch(Generic[R]):
         """If the account has already counted in a later month than `month` (the clock was set
         back), the holds of this batch count in that later month."""
         # The state before the batch.
-        self._state = state
+        self.state = state
         # The amounts before the batch, in the month in which its holds count.
-        self._spend_before = spend = state.spend.in_month(month)
-        self._stopped = stopped = state.stopped or state.is_below_bound
-        self._spending_day = day = state.spending_day
-        self._period_caps: dict[tuple[CapSubject, CapPeriod], PeriodCap] = {}
-        if day is not None:
-            self._spending_day = day = max(day, day_at(now_us))
-            self._period_caps = {**on_day(state.period_caps, day)}
+        self.spend = state.spend.in_month(month)
+        self.stopped = state.stopped or state.is_below_bound
+        self.period_caps: dict[tuple[CapSubject, CapPeriod], PeriodCap] = {}
+        self._spending_day = state.spending_day
+        if state.spending_day is not None:
+            self._spending_day = max(state.spending_day, day_at(now_us))
+            self.period_caps = {**on_day(state.period_caps, self._spending_day)}
         self._available = state.available_picousd
         # An account without held amounts has no calls in flight. The stored value may still be
         # positive, because older versions of the gateway do not know this column and never subtract
         # from it.
-        self._overage_in_flight = state.overage_in_flight_picousd if spend.held_picousd else 0
-        is_restricted = stopped or bool(state.key_models)
-        has_caps = state.cap is not None or bool(self._period_caps)
+        self._overage_in_flight = state.overage_in_flight_picousd if self.spend.held_picousd else 0
         self._projects = {
-            project_id.int: _BatchProject(
-                project,
-                is_restricted=is_restricted,
-                has_caps=has_caps,
-                month=spend.month,
-                now_us=now_us,
-            )
+            project_id.int: _BatchProject(project, self, now_us)
             for project_id, project in state.projects.items()
         }
         self._active_keys = {
@@ -298,7 +290,7 @@ class AccountBatch(Generic[R]):
         suffices for all requests suffices for the first requests too. Otherwise returns False and
         changes nothing."""
         amounts = [*map(_hold_amount, requests)]
-        available, bound = self._available - sum(amounts), self._state.overage_bound_picousd
+        available, bound = self._available - sum(amounts), self.state.overage_bound_picousd
         in_flight = self._overage_in_flight + sum(map(_overage_max, requests))
         if available < 0 or (bound is not None and in_flight > available + bound):
             return False
@@ -328,7 +320,7 @@ class AccountBatch(Generic[R]):
             # A key without an existing project is reported as unknown, even if the key is active.
             return REFUSED_AS_UNKNOWN
         if request.key_id.int not in self._active_keys:
-            status = self._state.keys.get(request.key_id)
+            status = self.state.keys.get(request.key_id)
             return Decision(Refusal.KEY_NOT_ACTIVE, key_status=status)
         if project.is_restricted:
             refused = self._refuse_by_restrictions(project.state, request)
@@ -336,7 +328,7 @@ class AccountBatch(Generic[R]):
                 return refused
         # Checks credit and caps before rate and concurrency, because an operator may have to raise
         # them. Rate and concurrency always recover by themselves.
-        available, bound = self._available, self._state.overage_bound_picousd
+        available, bound = self._available, self.state.overage_bound_picousd
         if amount > available:
             return self._refuse_by_money(Refusal.CREDIT, amount, available, amount - available)
         # The available amount plus the overage bound must cover the highest possible overage of all
@@ -361,9 +353,9 @@ class AccountBatch(Generic[R]):
         self._overage_in_flight = in_flight
         project.calls += 1
         project.held += amount
-        if self._period_caps:
+        if self.period_caps:
             for key in self._period_cap_keys(request):
-                self._period_caps[key] = self._period_caps[key].with_hold(amount)
+                self.period_caps[key] = self.period_caps[key].with_hold(amount)
         self.admitted.append(request)
         return ADMITTED
 
@@ -371,18 +363,18 @@ class AccountBatch(Generic[R]):
         """Returns the account's state after all decisions. Asserts that the batch neither creates
         nor loses money. The assertions run in production, because a defect here would cost an
         organization money."""
-        before, bound = self._state, self._state.overage_bound_picousd
+        before, bound = self.state, self.state.overage_bound_picousd
         after = replace(
             before,
             available_picousd=self._available,
             overage_in_flight_picousd=self._overage_in_flight,
-            spend=self._spend(),
+            spend=self._spend_after(),
             projects={
                 project_id: self._projects[project_id.int].after for project_id in before.projects
             },
-            stopped=self._stopped,
+            stopped=self.stopped,
             spending_day=self._spending_day,
-            period_caps=self._period_caps,
+            period_caps=self.period_caps,
         )
         admitted = sum(map(_hold_amount, self.admitted))
         assert sum(project.held for project in self._projects.values()) == admitted
@@ -394,24 +386,24 @@ class AccountBatch(Generic[R]):
         return after
 
     def _refuse_by_restrictions(self, project: ProjectState, request: R) -> Decision | None:
-        state = self._state
+        state = self.state
         if project.archived:
             return Decision(Refusal.PROJECT_ARCHIVED)
         key_models = state.key_models.get(request.key_id, ())
         if not allows(project.models, request.model) or not allows(key_models, request.model):
             return Decision(Refusal.MODEL_NOT_ALLOWED)
-        if self._stopped:
+        if self.stopped:
             limit = state.overage_bound_picousd or 0
             return Decision(Refusal.OVERAGE, available_picousd=state.balance_picousd, limit=limit)
         return None
 
-    def _spend(self) -> Spend:
-        return self._spend_before.with_hold(self._state.available_picousd - self._available)
+    def _spend_after(self) -> Spend:
+        return self.spend.with_hold(self.state.available_picousd - self._available)
 
     def _refuse_by_money(
         self, refusal: Refusal, needed: int, available: int, missing: int, limit: int = 0
     ) -> Decision:
-        spend = self._spend()
+        spend = self._spend_after()
         return Decision(
             refusal,
             needed_picousd=needed,
@@ -425,9 +417,9 @@ class AccountBatch(Generic[R]):
         )
 
     def _refuse_by_caps(self, project: _BatchProject, request: R) -> Decision | None:
-        spend, project_spend = self._spend(), project.after.spend
+        spend, project_spend = self._spend_after(), project.after.spend
         return (
-            _refuse_by_cap(Refusal.ORGANIZATION_CAP, self._state.cap, spend, request)
+            _refuse_by_cap(Refusal.ORGANIZATION_CAP, self.state.cap, spend, request)
             or _refuse_by_cap(Refusal.PROJECT_CAP, project.state.cap, project_spend, request)
             or self._refuse_by_period_cap(spend, project_spend, request)
         )
@@ -436,7 +428,7 @@ class AccountBatch(Generic[R]):
         self, spend: Spend, project_spend: Spend, request: R
     ) -> Decision | None:
         for subject, period in self._period_cap_keys(request):
-            cap = self._period_caps[subject, period]
+            cap = self.period_caps[subject, period]
             refusal, spend_of_subject = Refusal.KEY_CAP, project_spend
             if subject is None:
                 refusal, spend_of_subject = Refusal.ORGANIZATION_CAP, spend
@@ -448,8 +440,8 @@ class AccountBatch(Generic[R]):
         return None
 
     def _period_cap_keys(self, request: R) -> list[tuple[CapSubject, CapPeriod]]:
-        first_key_id = self._state.first_keys.get(request.key_id, request.key_id)
-        return caps_of(self._period_caps, request.project_id, first_key_id)
+        first_key_id = self.state.first_keys.get(request.key_id, request.key_id)
+        return caps_of(self.period_caps, request.project_id, first_key_id)
 
 
 def decide(

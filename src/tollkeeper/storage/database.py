@@ -3,20 +3,21 @@ gateway's errors."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 import psycopg
 from psycopg import errors as pg
+from psycopg import pq
 from psycopg.types.numeric import IntLoader
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.runtime.fair_queue import FairSlots, QueueFull
 from tollkeeper.storage.fence import Fence, FencedConnection
-from tollkeeper.storage.kept_connections import KeptConnections
 from tollkeeper.storage.reachability import (
     RETRY_AFTER_S,
     DatabaseUnreachable,
@@ -28,6 +29,8 @@ from tollkeeper.storage.sessions import session_settings
 from tollkeeper.storage.watched_connection import WatchedConnection
 
 __all__ = ["Connection", "Contention", "Database", "RoundTrips", "operator_reason"]
+
+T = TypeVar("T", bound=RoundTrips)
 
 # The time for which the pool tries to reconnect in the background, with growing pauses. Afterwards
 # the pool gives up, and the next request starts another attempt at once.
@@ -42,8 +45,11 @@ POOL_TIMEOUT_S = 5.0
 _ANSWER_SLACK_S = 2.0
 # The maximum number of callers that wait for a connection. Further callers are rejected at once.
 _WAITING_MAX = 2000
-# The ledger may retain one third of the pool's connections between its transactions.
+# The ledger may retain one third of the pool's connections between its transactions. The maximum
+# time is limited, because the pool replaces an old connection only when the connection is returned.
 _KEPT_DIVISOR = 3
+_KEPT_S_MAX = 60.0
+_IDLE = pq.TransactionStatus.IDLE
 # The requests of all organizations together may use half of the pool, and one organization may use
 # half of that half. The other half of the pool is for the gateway's own work, on which all
 # organizations depend.
@@ -200,7 +206,13 @@ class Database:
         """Runs a transaction in one or two network round trips. The transaction is rolled back if
         the block raises. Intended for successive batches, because the connection is retained for
         the next batch."""
-        return _RoundTripsBlock(self)
+        return self.round_trips_of(RoundTrips)
+
+    def round_trips_of(
+        self, create: Callable[[WatchedConnection], T]
+    ) -> AbstractAsyncContextManager[T]:
+        """Does the same with a transaction that `create` returns for a connection."""
+        return _RoundTripsBlock(self, create)
 
     def statistics(self) -> dict[str, int]:
         """Returns the pool's statistics. Idle connections that the ledger retains for its next
@@ -242,24 +254,76 @@ class Database:
         await self._pool.check()
 
 
-class _RoundTripsBlock(AbstractAsyncContextManager[RoundTrips]):
-    """Implements `Database.round_trips` as a class, because a class is several times faster than
+class KeptConnections:
+    """Retains a few connections between transactions, instead of returning them to the pool. The
+    ledger writes one batch after the other. In a busy process, taking a connection from the pool
+    and returning it would take a tenth of the time of a batch."""
+
+    def __init__(
+        self,
+        pool: AsyncConnectionPool[WatchedConnection],
+        reachability: Reachability,
+        kept_max: int,
+    ) -> None:
+        self._pool = pool
+        self._reachability = reachability
+        self._kept_max = kept_max
+        # Idle retained connections. The most recently used connection is the last.
+        self._idle: list[WatchedConnection] = []
+
+    def __len__(self) -> int:
+        return len(self._idle)
+
+    async def take(self) -> WatchedConnection:
+        """Returns a connection for exclusive use. Raises the errors of the pool, or
+        `DatabaseUnreachable`."""
+        if self._idle:
+            return self._idle.pop()
+        async with self._reachability.waiting():
+            connection = await self._pool.getconn()
+        connection.kept_until = asyncio.get_running_loop().time() + _KEPT_S_MAX
+        return connection
+
+    async def give_back(self, connection: WatchedConnection) -> None:
+        """Takes back a connection whose transaction has ended or failed: retains it or returns it
+        to the pool."""
+        is_idle = connection.pgconn.transaction_status == _IDLE
+        is_old = asyncio.get_running_loop().time() >= connection.kept_until
+        if is_idle and not is_old and len(self._idle) < self._kept_max:
+            self._idle.append(connection)
+        else:
+            await self._pool.putconn(connection)
+
+    async def release(self) -> None:
+        """Returns all idle connections to the pool."""
+        while self._idle:
+            await self._pool.putconn(self._idle.pop())
+
+    async def close(self) -> None:
+        """Returns all idle connections to the pool, and retains no connection from now on."""
+        self._kept_max = 0
+        await self.release()
+
+
+class _RoundTripsBlock(AbstractAsyncContextManager[T]):
+    """Implements `Database.round_trips_of` as a class, because a class is several times faster than
     nested generator context managers, and this code runs for every batch of the ledger."""
 
-    __slots__ = ("_connection", "_database")
+    __slots__ = ("_create", "_database", "_trips")
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, create: Callable[[WatchedConnection], T]) -> None:
         self._database = database
-        self._connection: WatchedConnection
+        self._create = create
+        self._trips: T
 
-    async def __aenter__(self) -> RoundTrips:
+    async def __aenter__(self) -> T:
         try:
-            self._connection = await self._database._kept.take()
+            self._trips = trips = self._create(await self._database._kept.take())
         except Exception as exc:
             if (translated := self._database._translated(exc)) is exc:
                 raise
             raise translated from exc
-        return RoundTrips(self._connection)
+        return trips
 
     async def __aexit__(
         self,
@@ -267,23 +331,23 @@ class _RoundTripsBlock(AbstractAsyncContextManager[RoundTrips]):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        connection, database = self._connection, self._database
+        trips, database, failure = self._trips, self._database, exc
         try:
             try:
-                if exc is not None and not connection.closed:
-                    await connection.rollback()
+                if exc is not None and not trips.connection.closed:
+                    await trips.connection.rollback()
             finally:
-                await database._kept.give_back(connection)
-        except Exception as error:
-            if (translated := database._translated(error)) is error:
-                raise
-            raise translated from error
-        if isinstance(exc, Exception):
-            translated = database._translated(exc)
-            if translated is not exc:
-                raise translated from exc
-        else:
+                await database._kept.give_back(trips.connection)
+        except Exception as error:  # noqa: BLE001 - translated below
+            failure = error
+        if not isinstance(failure, Exception):
             database.reachability.answered()
+            return
+        translated = trips.translated(database._translated(failure))
+        if translated is not failure:
+            raise translated from failure
+        if failure is not exc:
+            raise failure
 
 
 def operator_reason(error: BaseException) -> str:

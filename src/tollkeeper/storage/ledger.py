@@ -6,11 +6,10 @@ to the accounts. Every transaction that changes an account, a project's account,
 admission reads (a key or a project) locks the organization's account first.
 """
 
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
 from itertools import compress, repeat
 from operator import attrgetter
-from typing import Any, LiteralString
+from typing import Any, LiteralString, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -37,8 +36,6 @@ from tollkeeper.storage.round_trips import BoundStatement, Rows, Statement, id_a
 # Rows are sent as one JSON parameter, because converting one array per column would take more time
 # than all other work of the ledger. PostgreSQL reads JSON integers of any size exactly.
 _encode = msgspec.json.Encoder().encode
-# The number of different lock waits for which the first statement of a transaction is prepared.
-_LOCK_WAITS_MAX = 4
 
 
 async def use_asynchronous_commit(connection: Connection) -> None:
@@ -55,7 +52,6 @@ COMMIT_ASYNCHRONOUSLY = Statement(
 ).bind_texts()
 
 
-@lru_cache(maxsize=_LOCK_WAITS_MAX)
 def fast_transaction(lock_wait_s: float | None) -> BoundStatement:
     """Returns the first statement of a hold transaction, which changes settings for this
     transaction. The commit does not wait for the disk. Lock waits are limited to `lock_wait_s`, or to
@@ -263,7 +259,7 @@ def write_holds_statements(
 
 def _reservations(holds: Sequence[Hold]) -> list[dict[str, Any]]:
     """Returns the columns of the reservations that depend only on the holds."""
-    rows = [*map(dict, map(zip, repeat(_COLUMNS_OF_HOLD), map(_values_of_hold, holds)))]
+    rows = [*map(dict, map(zip, repeat(_HOLD), map(_hold_values, holds)))]
     for hold, row in compress(zip(holds, rows, strict=True), map(any, map(_special_fields, holds))):
         row.update(special_prices(hold))
     return rows
@@ -271,25 +267,6 @@ def _reservations(holds: Sequence[Hold]) -> list[dict[str, Any]]:
 
 # The fields of a hold for which `special_prices` returns columns.
 _special_fields = attrgetter("pricing.variants", "bounds.writes_images", "verdicts_max")
-# For columns of the table `reservations`: the field of a hold.
-_COLUMNS_OF_HOLD = {
-    "organization_id": "organization_id",
-    "id": "id",
-    "project_id": "project_id",
-    "api_key_id": "key_id",
-    "model": "model",
-    "hold": "hold_picousd",
-    "overage_max": "overage_max_picousd",
-    "prompt_tokens_max": "bounds.prompt_tokens",
-    "choices": "bounds.choices",
-    "output_tokens_max": "bounds.output_tokens_each",
-    "images": "bounds.images",
-    "web_searches": "bounds.web_searches",
-    "input_audio_tokens_max": "bounds.input_audio_tokens",
-    "output_audio_tokens_max": "bounds.output_audio_tokens_each",
-    **{column: f"pricing.{name}" for column, name in PRICE_COLUMNS.items()},
-}
-_values_of_hold = attrgetter(*_COLUMNS_OF_HOLD.values())
 
 
 def _other_periods(accounts: LockedAccounts) -> dict[OrganizationId, dict[str, int | None]]:
@@ -309,93 +286,112 @@ def _other_periods(accounts: LockedAccounts) -> dict[OrganizationId, dict[str, i
 
 def _state_documents(states: dict[OrganizationId, AccountState]) -> tuple[bytes, bytes]:
     accounts = [
-        dict(zip(_ACCOUNT_COLUMNS, (organization_id, *_account_values(state)), strict=True))
+        {"organization_id": organization_id}
+        | dict(zip(_ACCOUNT, _account_values(state), strict=True))
         for organization_id, state in states.items()
     ]
     projects = [
-        dict(zip(_PROJECT_COLUMNS, (organization_id, id_, *_project_values(project)), strict=True))
+        {"organization_id": organization_id, "project_id": project_id}
+        | dict(zip(_PROJECT, _project_values(project), strict=True))
         for organization_id, state in states.items()
-        for id_, project in state.projects.items()
+        for project_id, project in state.projects.items()
     ]
     return _encode(accounts), _encode(projects)
 
 
-# For columns of the tables `accounts` and `project_accounts`: the field of the state.
-_SPEND_COLUMNS = {
-    "held": "spend.held_picousd",
-    "unsettled": "spend.unsettled_picousd",
-    "settled": "spend.settled_picousd",
-    "month": "spend.month",
-    "month_held": "spend.month_held_picousd",
-    "month_settled": "spend.month_settled_picousd",
+# For each table, the columns that a hold transaction writes. Each column has its SQL type, and the
+# field of the state or of the hold that contains its value.
+_Columns: TypeAlias = dict[LiteralString, tuple[LiteralString, str]]
+_SPEND: _Columns = {
+    "held": ("numeric", "spend.held_picousd"),
+    "unsettled": ("numeric", "spend.unsettled_picousd"),
+    "settled": ("numeric", "spend.settled_picousd"),
+    "month": ("integer", "spend.month"),
+    "month_held": ("numeric", "spend.month_held_picousd"),
+    "month_settled": ("numeric", "spend.month_settled_picousd"),
 }
-_COLUMNS_OF_ACCOUNT = {
-    "available": "available_picousd",
-    "overage": "overage_picousd",
-    "stopped": "stopped",
-    "overage_in_flight": "overage_in_flight_picousd",
-    "spending_day": "spending_day",
-    **_SPEND_COLUMNS,
+_ACCOUNT: _Columns = {
+    "available": ("numeric", "available_picousd"),
+    "overage": ("numeric", "overage_picousd"),
+    "stopped": ("boolean", "stopped"),
+    "spending_day": ("integer", "spending_day"),
+    "overage_in_flight": ("numeric", "overage_in_flight_picousd"),
+    **_SPEND,
 }
-_COLUMNS_OF_PROJECT = {
-    "live_holds": "live_holds",
-    "rate_units": "rate_units",
-    "rate_at_us": "rate_at_us",
-    **_SPEND_COLUMNS,
+_PROJECT: _Columns = {
+    "live_holds": ("integer", "live_holds"),
+    "rate_units": ("bigint", "rate_units"),
+    "rate_at_us": ("bigint", "rate_at_us"),
+    **_SPEND,
 }
-_ACCOUNT_COLUMNS = ("organization_id", *_COLUMNS_OF_ACCOUNT)
-_PROJECT_COLUMNS = ("organization_id", "project_id", *_COLUMNS_OF_PROJECT)
-_account_values = attrgetter(*_COLUMNS_OF_ACCOUNT.values())
-_project_values = attrgetter(*_COLUMNS_OF_PROJECT.values())
+_HOLD: _Columns = {
+    "organization_id": ("uuid", "organization_id"),
+    "id": ("uuid", "id"),
+    "project_id": ("uuid", "project_id"),
+    "api_key_id": ("uuid", "key_id"),
+    "model": ("text", "model"),
+    "hold": ("numeric", "hold_picousd"),
+    "overage_max": ("numeric", "overage_max_picousd"),
+    "prompt_tokens_max": ("bigint", "bounds.prompt_tokens"),
+    "choices": ("integer", "bounds.choices"),
+    "output_tokens_max": ("bigint", "bounds.output_tokens_each"),
+    "images": ("integer", "bounds.images"),
+    "web_searches": ("integer", "bounds.web_searches"),
+    "input_audio_tokens_max": ("bigint", "bounds.input_audio_tokens"),
+    "output_audio_tokens_max": ("bigint", "bounds.output_audio_tokens_each"),
+    **{column: ("numeric", f"pricing.{name}") for column, name in PRICE_COLUMNS.items()},
+}
 
 
-_ACCOUNTS_AND_PROJECTS: LiteralString = """
-    WITH written_accounts AS (
-        UPDATE accounts a SET available = v.available, overage = v.overage, held = v.held,
-            unsettled = v.unsettled, settled = v.settled, month = v.month,
-            month_held = v.month_held, month_settled = v.month_settled, stopped = v.stopped,
-            spending_day = v.spending_day, overage_in_flight = v.overage_in_flight
-        FROM json_to_recordset(%s::json) AS v (organization_id uuid, available numeric,
-            overage numeric, held numeric, unsettled numeric, settled numeric, month integer,
-            month_held numeric, month_settled numeric, stopped boolean,
-            spending_day integer, overage_in_flight numeric)
+def _values_of(columns: _Columns) -> Callable[[object], tuple[object, ...]]:
+    """Returns a function that reads the values of the columns from a state or a hold."""
+    return attrgetter(*(field for _, field in columns.values()))
+
+
+_account_values, _project_values = _values_of(_ACCOUNT), _values_of(_PROJECT)
+_hold_values = _values_of(_HOLD)
+
+
+def _assignments(columns: _Columns) -> LiteralString:
+    return ", ".join(name + " = v." + name for name in columns)
+
+
+def _typed(columns: _Columns) -> LiteralString:
+    return ", ".join(name + " " + sql_type for name, (sql_type, _) in columns.items())
+
+
+_ACCOUNTS_AND_PROJECTS: LiteralString = (
+    "WITH written_accounts AS (UPDATE accounts a SET "  # noqa: S608 - built from constants
+    + _assignments(_ACCOUNT)
+    + " FROM json_to_recordset(%s::json) AS v (organization_id uuid, "
+    + _typed(_ACCOUNT)
+    + """)
         WHERE a.organization_id = v.organization_id
-    ), written_projects AS (
-        UPDATE project_accounts a SET held = v.held, unsettled = v.unsettled, settled = v.settled,
-            month = v.month, month_held = v.month_held, month_settled = v.month_settled,
-            live_holds = v.live_holds, rate_units = v.rate_units, rate_at_us = v.rate_at_us
-        FROM json_to_recordset(%s::json) AS v (organization_id uuid, project_id uuid, held numeric,
-            unsettled numeric, settled numeric, month integer, month_held numeric,
-            month_settled numeric, live_holds integer, rate_units bigint, rate_at_us bigint)
+    ), written_projects AS (UPDATE project_accounts a SET """
+    + _assignments(_PROJECT)
+    + " FROM json_to_recordset(%s::json) AS v (organization_id uuid, project_id uuid, "
+    + _typed(_PROJECT)
+    + """)
         WHERE a.organization_id = v.organization_id AND a.project_id = v.project_id
     )
-"""
+    """
+)
 _WRITE_STATES = Statement(
     "tollkeeper_write_states", _ACCOUNTS_AND_PROJECTS + "SELECT", returns_rows=False
 )
+# The last columns are set only for some holds.
 _HOLD_COLUMNS: LiteralString = (
-    "organization_id, id, project_id, api_key_id, model, hold, "
-    + prices()
-    + """, price_variants,
-        prompt_tokens_max, choices, output_tokens_max, images, web_searches,
-        input_audio_tokens_max, output_audio_tokens_max, spending_day, overage_max,
-        price_verdict, verdicts_max"""
+    ", ".join(_HOLD) + ", spending_day, price_variants, price_verdict, verdicts_max"
 )
 _HOLDS: LiteralString = (
     "INSERT INTO reservations (process_id, held_at, month, "  # noqa: S608 - built from constants
     + _HOLD_COLUMNS
-    + """)
-    SELECT %s::uuid, to_timestamp(%s::numeric / 1000000), coalesce(v.month, %s::integer), """
+    + ") SELECT %s::uuid, to_timestamp(%s::numeric / 1000000), coalesce(v.month, %s::integer), "
     + _HOLD_COLUMNS
-    + """
-    FROM json_to_recordset(%s::json) AS v (month integer, organization_id uuid, id uuid,
-        project_id uuid, api_key_id uuid, model text, hold numeric,
-        """
-    + prices(after=" numeric")
-    + """, price_variants jsonb, prompt_tokens_max bigint, choices integer, output_tokens_max bigint,
-        images integer, web_searches integer, input_audio_tokens_max bigint,
-        output_audio_tokens_max bigint, spending_day integer, overage_max numeric,
-        price_verdict numeric, verdicts_max integer)
+    + " FROM json_to_recordset(%s::json) AS v ("
+    + _typed(_HOLD)
+    + """, month integer, spending_day integer, price_variants jsonb, price_verdict numeric,
+        verdicts_max integer)
     """
 )
 _WRITE_HOLDS = Statement(
@@ -471,10 +467,8 @@ _RESTORE_HOLDS: LiteralString = (
     + """,
             v.price_variants, 0, 0, 0, 0,
             nullif(greatest(a.spending_day, clock.day), cap_spending_day(NULL, held.at))
-        FROM json_to_recordset(%s::json) AS v (organization_id uuid, id uuid, project_id uuid,
-            api_key_id uuid, model text,
-            """
-    + prices(after=" numeric")
+        FROM json_to_recordset(%s::json) AS v ("""
+    + _typed(_HOLD)
     + """, price_variants jsonb, held_at_ms numeric)
         JOIN accounts a USING (organization_id), clock,
         LATERAL (SELECT least(clock.now, to_timestamp(v.held_at_ms / 1000)) AS at) AS held

@@ -6,9 +6,8 @@ written. The module makes no decisions about money and calls no service.
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from operator import attrgetter
-from types import TracebackType
-from typing import Self
 from uuid import UUID
 
 from psycopg import Rollback
@@ -22,6 +21,7 @@ from tollkeeper.storage import ledger, period_caps, processes, resolutions
 from tollkeeper.storage.database import Connection, Contention, Database, RoundTrips
 from tollkeeper.storage.planning import PREFER_INDEX_LOOKUPS
 from tollkeeper.storage.reachability import RETRY_AFTER_S
+from tollkeeper.storage.watched_connection import WatchedConnection
 
 
 class AccountBusy(Unavailable):
@@ -55,28 +55,20 @@ class MonthClosed(Unavailable):
 _subjects = attrgetter("organization_id.int", "project_id.int", "key_id.int")
 
 
-class HoldTransaction(AbstractAsyncContextManager["HoldTransaction"]):
+class HoldTransaction(RoundTrips):
     """Runs one transaction that creates holds (amounts reserved before calls), in two network round
     trips: `lock`, and then `write`, which also commits. If an organization has period caps (caps
     with their own counters), `lock` needs another round trip to read the period caps."""
 
-    def __init__(self, database: Database, process_id: UUID, limits: DefaultLimits) -> None:
-        self._block = database.round_trips()
-        self._trips: RoundTrips
+    def __init__(
+        self, process_id: UUID, limits: DefaultLimits, connection: WatchedConnection
+    ) -> None:
+        super().__init__(connection)
         self._process_id = process_id
         self._limits = limits
         # True after the commit was sent. From then on, the transaction may be committed even if an
         # error follows.
         self.commit_sent = False
-
-    async def __aenter__(self) -> Self:
-        self._trips = await self._block.__aenter__()
-        return self
-
-    @property
-    def connection(self) -> Connection:
-        """Returns the connection, on which the caller may read while the accounts are locked."""
-        return self._trips.connection
 
     async def lock(self, holds: Sequence[Hold], *, lock_wait_s: float | None) -> LockedAccounts:
         """Locks the accounts of the holds and reads the data for their admission. Raises
@@ -84,7 +76,7 @@ class HoldTransaction(AbstractAsyncContextManager["HoldTransaction"]):
         None, longer than the connection's lock timeout."""
         statements = ledger.lock_statements(*zip(*set(map(_subjects, holds)), strict=True))
         try:
-            _, *rows = await self._trips.begin(ledger.fast_transaction(lock_wait_s), *statements)
+            _, *rows = await self.begin(ledger.fast_transaction(lock_wait_s), *statements)
         except pg.LockNotAvailable as exc:
             raise AccountBusy from exc
         locked, ended = ledger.locked_accounts(rows, self._limits)
@@ -92,7 +84,7 @@ class HoldTransaction(AbstractAsyncContextManager["HoldTransaction"]):
         cap_queries = period_caps.read_statements(locked, ended, keys)
         if not cap_queries:
             return locked
-        return period_caps.with_period_caps(locked, ended, await self._trips.read(*cap_queries))
+        return period_caps.with_period_caps(locked, ended, await self.read(*cap_queries))
 
     async def write(self, accounts: LockedAccounts, admitted: Sequence[Hold]) -> None:
         """Writes the accounts and the admitted holds, and commits. Raises `AccountBusy` if a table
@@ -104,30 +96,12 @@ class HoldTransaction(AbstractAsyncContextManager["HoldTransaction"]):
             statements = ledger.write_states_statements(accounts.states)
         self.commit_sent = True
         try:
-            await self._trips.commit(*statements)
+            await self.commit(*statements)
         except pg.LockNotAvailable as exc:
             raise AccountBusy from exc
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            await self._block.__aexit__(exc_type, exc, traceback)
-        except Exception as error:
-            translated = self._translated(error)
-            if translated is error:
-                raise
-            raise translated from error
-        if isinstance(exc, Exception):
-            translated = self._translated(exc)
-            if translated is not exc:
-                raise translated from exc
-
-    def _translated(self, error: Exception) -> Exception:
-        """Translates an error to an error that tells whether the transaction was written."""
+    def translated(self, error: Exception) -> Exception:
+        """Returns an error that tells whether the transaction was written."""
         if isinstance(error, pg.RestrictViolation):
             return MonthClosed()
         if isinstance(error, (pg.IntegrityError, pg.DataError, Contention, AccountBusy)):
@@ -140,12 +114,12 @@ class LedgerStore:
     def __init__(self, database: Database, process_id: UUID, limits: DefaultLimits) -> None:
         self._database = database
         self._process_id = process_id
-        self._limits = limits
+        self._new_transaction = partial(HoldTransaction, process_id, limits)
 
     def hold_transaction(self) -> AbstractAsyncContextManager[HoldTransaction]:
         """Provides a transaction that creates holds. If the block raises any error except
         `CommitInDoubt`, nothing was written."""
-        return HoldTransaction(self._database, self._process_id, self._limits)
+        return self._database.round_trips_of(self._new_transaction)
 
     async def try_hold(self, reservation_id: UUID) -> None:
         """Tests whether holds can be written: writes an empty hold and rolls it back. Raises the error

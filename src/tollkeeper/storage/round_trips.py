@@ -88,6 +88,7 @@ class RoundTrips:
     transaction stays open, and the caller has to roll it back."""
 
     def __init__(self, connection: WatchedConnection) -> None:
+        # Between `begin` and `commit`, the caller may read on this connection.
         self.connection = connection
         self._prepared = connection.prepared
 
@@ -126,6 +127,10 @@ class RoundTrips:
         except pg.InvalidSqlStatementName as exc:
             self._prepared.forget()
             raise PlansDropped from exc
+
+    def translated(self, error: Exception) -> Exception:
+        """Translates an error that ended the transaction."""
+        return error
 
     async def _send_all(self, *statements: BoundStatement) -> list[Rows]:
         """Sends the statements together. Returns the rows of each statement, or raises the error

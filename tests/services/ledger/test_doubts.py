@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import pytest
 
@@ -33,6 +34,8 @@ from tollkeeper.storage.ledger_store import CommitInDoubt, LedgerStore
 from tollkeeper.storage.round_trips import BoundStatement, Rows, Statement
 from tollkeeper.storage.watched_connection import WatchedConnection
 
+T = TypeVar("T", bound=RoundTrips)
+
 
 class FaultyDatabase(Database):
     """Injects the next fault of `faults` into each transaction that uses `round_trips`."""
@@ -43,49 +46,51 @@ class FaultyDatabase(Database):
         self.late: list[asyncio.Task[None]] = []
 
     @asynccontextmanager
-    async def round_trips(self) -> AsyncIterator[RoundTrips]:
+    async def round_trips_of(self, create: Callable[[WatchedConnection], T]) -> AsyncIterator[T]:
         fault = self.faults.pop(0) if self.faults else ""
         if fault == "late":
-            yield LateCommit(await self._pool.getconn(), self)
+            trips = create(await self._pool.getconn())
+            self._commit_late(trips)
+            try:
+                yield trips
+            except Unavailable as exc:
+                raise trips.translated(exc) from exc
             return
-        async with super().round_trips() as trips:
+        async with super().round_trips_of(create) as trips:
             if fault == "contention":
                 raise Contention
-            yield FaultyCommit(trips.connection, fault)
+            _fail_commit(trips, fault)
+            yield trips
 
-    async def take_back(self, connection: WatchedConnection) -> None:
-        await self._pool.putconn(connection)
+    def _commit_late(self, trips: RoundTrips) -> None:
+        """Simulates a connection that is lost after the commit was sent. The server commits 0.2 s
+        later."""
+        real_commit = trips.commit
 
+        async def commit_later(*statements: BoundStatement) -> None:
+            await asyncio.sleep(0.2)
+            await real_commit(*statements)
+            await self._pool.putconn(trips.connection)
 
-class FaultyCommit(RoundTrips):
-    def __init__(self, connection: WatchedConnection, fault: str) -> None:
-        super().__init__(connection)
-        self._fault = fault
-
-    async def commit(self, *statements: BoundStatement) -> None:
-        if self._fault == "never committed":
+        async def commit(*statements: BoundStatement) -> None:
+            # The accounts stay locked until the late commit, as on a real server.
+            self.late.append(asyncio.ensure_future(commit_later(*statements)))
             raise Unavailable
-        await super().commit(*statements)
-        if self._fault == "reply lost":
+
+        setattr(trips, "commit", commit)  # noqa: B010 - replaces a method
+
+
+def _fail_commit(trips: RoundTrips, fault: str) -> None:
+    real_commit = trips.commit
+
+    async def commit(*statements: BoundStatement) -> None:
+        if fault == "never committed":
+            raise Unavailable
+        await real_commit(*statements)
+        if fault == "reply lost":
             raise Unavailable
 
-
-class LateCommit(RoundTrips):
-    """Simulates a connection that is lost after the commit was sent. The server commits 0.2 s later."""
-
-    def __init__(self, connection: WatchedConnection, database: FaultyDatabase) -> None:
-        super().__init__(connection)
-        self._database = database
-
-    async def commit(self, *statements: BoundStatement) -> None:
-        # The accounts stay locked until the late commit, as on a real server.
-        self._database.late.append(asyncio.ensure_future(self._commit_later(statements)))
-        raise Unavailable
-
-    async def _commit_later(self, statements: tuple[BoundStatement, ...]) -> None:
-        await asyncio.sleep(0.2)
-        await super().commit(*statements)
-        await self._database.take_back(self.connection)
+    setattr(trips, "commit", commit)  # noqa: B010 - replaces a method
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from tollkeeper.domain.errors import Unavailable
 from tollkeeper.services.ledger.group_writer import (
     BATCH_MAX,
     QUEUED_OF_OWNER_MAX,
-    GroupWriter,
+    GroupQueue,
+    writing,
 )
 
 _PATIENCE_S = 20
@@ -26,7 +27,9 @@ class Recorder:
         self.go_on = asyncio.Event()
         self.go_on.set()
         self.unavailable = False
-        self.writer: GroupWriter[int, int] = GroupWriter(self.write, name="test", queued_max=2000)
+        self.writer: GroupQueue[int, int] = GroupQueue(
+            writing(self.write), name="test", queued_max=2000
+        )
 
     async def write(self, batch: Sequence[int]) -> Sequence[int]:
         self.batches.append(list(batch))
@@ -156,7 +159,9 @@ async def test_owners_take_turns() -> None:
         await go_on.wait()
         return batch
 
-    writer: GroupWriter[int, int] = GroupWriter(write, name="test", owner=lambda item: item % 2)
+    writer: GroupQueue[int, int] = GroupQueue(
+        writing(write), name="test", owner=lambda item: item % 2
+    )
     first = writer.submit(0)
     await until(lambda: batches == [[0]])
     many = [writer.submit(number) for number in range(2, 4000, 2)]
@@ -173,7 +178,9 @@ async def test_one_owner_does_not_fill_the_queue() -> None:
     async def write(batch: Sequence[int]) -> Sequence[int]:
         return batch
 
-    writer: GroupWriter[int, int] = GroupWriter(write, name="test", owner=lambda item: item % 2)
+    writer: GroupQueue[int, int] = GroupQueue(
+        writing(write), name="test", owner=lambda item: item % 2
+    )
     many = [writer.submit(0) for _ in range(QUEUED_OF_OWNER_MAX)]
     with pytest.raises(Unavailable) as refused:
         writer.submit(0)

@@ -12,6 +12,7 @@ from psycopg import errors as pg
 
 from tests.support.databases import own_database
 from tests.support.ledger import (
+    LIMITS,
     balance_of,
     count,
     held,
@@ -69,7 +70,7 @@ async def test_months_are_made_ahead_and_filled_from_the_default(old: OldBooks) 
         "overages_default",
     ]
     then = (future.first_day + 3) * _DAY_S
-    limits = BulkResolution(old.process.database, old.process.store._limits)
+    limits = BulkResolution(old.process.database, LIMITS)
     months = LedgerMonths(old.process.database, lambda: then, limits)
     for _ in range(2):
         await months.keep_months()

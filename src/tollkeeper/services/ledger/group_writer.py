@@ -202,52 +202,34 @@ class GroupQueue(Generic[T, R]):
             self._running = None
 
 
-class GroupWriter(GroupQueue[T, R]):
-    """Writes items in batches. `write` gets a batch and returns one result for each item, in order.
+def writing(
+    write: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
+) -> Callable[[GroupQueue[T, R]], Awaitable[None]]:
+    """Returns the work of a queue whose batches are written by `write`, which gets a batch and
+    returns one result for each item, in order.
 
     If `write` raises a `TollkeeperError`, the work cannot be done now and the whole batch fails.
     Any other error means that nothing was written and that one of the items is the cause. Then each
     item is written separately, so that only the item that is the cause fails.
     """
 
-    def __init__(
-        self,
-        write: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
-        *,
-        name: str,
-        queued_max: int | None = QUEUED_MAX,
-        owner: Callable[[T], Hashable] = _no_owner,
-        in_order: bool = False,
-        handout: Handout | None = None,
-    ) -> None:
-        super().__init__(
-            self._write_all,
-            name=name,
-            queued_max=queued_max,
-            owner=owner,
-            in_order=in_order,
-            handout=handout,
-        )
-        self._write = write
+    async def write_waiting(queue: GroupQueue[T, R]) -> None:
+        # Items of a batch that are still to be written, each separately.
+        parts: list[dict[asyncio.Future[R], T]] = []
+        while batch := parts.pop() if parts else queue.take():
+            try:
+                results = await write([*batch.values()])
+            except TollkeeperError as exc:
+                queue.fail(batch, exc)
+            except Exception as exc:  # noqa: BLE001 - delivered to the waiting caller
+                if len(batch) == 1:
+                    queue.fail(batch, exc)
+                else:
+                    parts = [{waiting: item} for waiting, item in reversed(batch.items())]
+            else:
+                queue.give(batch, results)
 
-    async def _write_all(self, _queue: GroupQueue[T, R]) -> None:
-        while batch := self.take():
-            await self._write_batch(batch)
-
-    async def _write_batch(self, batch: Mapping[asyncio.Future[R], T]) -> None:
-        items = [*batch.values()]
-        try:
-            results = await self._write(items)
-        except TollkeeperError as exc:
-            self.fail(batch, exc)
-        except Exception as exc:  # noqa: BLE001 - delivered to the waiting caller
-            if len(items) == 1:
-                self.fail(batch, exc)
-                return
-            for waiting, item in batch.items():
-                await self._write_batch({waiting: item})
-        else:
-            self.give(batch, results)
+    return write_waiting
 
 
 def _set_result(waiting: asyncio.Future[R], result: R) -> None:

@@ -5,6 +5,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from itertools import groupby, repeat
 from operator import attrgetter
 
@@ -22,10 +23,9 @@ from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.ledger import Hold, LockedAccounts
 from tollkeeper.domain.policy_set import NO_POLICIES, PolicySet
 from tollkeeper.services.ledger.group_writer import GroupQueue, Handout
-from tollkeeper.services.ledger.hold_writes import HoldWrites
 from tollkeeper.services.ledger.overage_alerts import report_stopped
 from tollkeeper.services.policies.directory import PolicyDirectory
-from tollkeeper.storage.database import Contention
+from tollkeeper.storage.database import Contention, operator_reason
 from tollkeeper.storage.ledger_store import AccountBusy, CommitInDoubt, LedgerStore
 
 # The maximum time that a transaction of the common queue waits for a lock.
@@ -37,12 +37,48 @@ _SEPARATE_AT_ONCE = 3
 _CONTENTION_TRIES = 4
 _CONTENTION_PAUSE_S = 0.05
 
+# Errors that one organization can cause, and that do not affect the holds of other organizations.
+_ORGANIZATION_ERRORS = (AccountBusy, Contention)
+
 _log = structlog.get_logger("tollkeeper.ledger")
 
 _Waiting = asyncio.Future[Decision]
 
 # An integer, which hashes faster than a UUID.
 _organization = attrgetter("organization_id.int")
+
+
+@dataclass(frozen=True, slots=True)
+class HoldWriteState:
+    # The time since a hold was last written, or written and rolled back as a check; None if no hold
+    # was written yet.
+    written_s_ago: float | None
+    # The reason why the last attempt failed, for operators; None if no attempt was made or the last
+    # attempt succeeded.
+    failure: str | None
+
+
+class HoldWrites:
+    """Records whether this process can write holds, and why it cannot."""
+
+    def __init__(self) -> None:
+        self._written_at: float | None = None
+        self._failure: str | None = None
+
+    @property
+    def state(self) -> HoldWriteState:
+        written_at = self._written_at
+        age_s = None if written_at is None else asyncio.get_running_loop().time() - written_at
+        return HoldWriteState(age_s, self._failure)
+
+    def succeeded(self) -> None:
+        self._written_at = asyncio.get_running_loop().time()
+        self._failure = None
+
+    def failed(self, error: TollkeeperError) -> None:
+        """Records the error, unless it is one that a single organization can cause."""
+        if not isinstance(error, _ORGANIZATION_ERRORS):
+            self._failure = operator_reason(error)
 
 
 class Holds:

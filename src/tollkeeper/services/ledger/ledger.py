@@ -20,7 +20,7 @@ from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.domain.ledger import Ending, Hold, Mark, Resolution, ResolutionKind
 from tollkeeper.runtime.timeouts import Alarm, timeout_at
 from tollkeeper.services.batches import Backoff
-from tollkeeper.services.ledger.group_writer import GroupQueue, GroupWriter, Handout
+from tollkeeper.services.ledger.group_writer import GroupQueue, Handout, writing
 from tollkeeper.services.ledger.holds import Holds
 from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.services.request_ids import new_request_id
@@ -72,19 +72,19 @@ class Ledger:
         self.hold_writes = self._holds.writes
         # The queues below reject no item. Each has at most one item for each hold, and the
         # concurrency limits of projects limit the number of holds.
-        self._resolutions: GroupWriter[_FinishedCall[Resolution], bool] = GroupWriter(
-            partial(self._write_finished, store.resolve_all),
+        self._resolutions: GroupQueue[_FinishedCall[Resolution], bool] = GroupQueue(
+            writing(partial(self._write_finished, store.resolve_all)),
             name="resolutions",
             queued_max=None,
             owner=_organization,
             in_order=True,
             handout=self.handout,
         )
-        self._marks: GroupWriter[_FinishedCall[Mark], bool] = GroupWriter(
-            partial(self._write_finished, store.mark_all), name="marks", queued_max=None
+        self._marks: GroupQueue[_FinishedCall[Mark], bool] = GroupQueue(
+            writing(partial(self._write_finished, store.mark_all)), name="marks", queued_max=None
         )
-        self._in_doubt: GroupWriter[Hold, None] = GroupWriter(
-            self._release_in_doubt, name="holds in doubt", queued_max=None
+        self._in_doubt: GroupQueue[Hold, None] = GroupQueue(
+            writing(self._release_in_doubt), name="holds in doubt", queued_max=None
         )
         # The ids of open holds.
         self._open: set[int] = set()
