@@ -287,9 +287,11 @@ class KeptConnections:
     async def give_back(self, connection: WatchedConnection) -> None:
         """Takes back a connection whose transaction has ended or failed: retains it or returns it
         to the pool."""
-        is_idle = connection.pgconn.transaction_status == _IDLE
-        is_old = asyncio.get_running_loop().time() >= connection.kept_until
-        if is_idle and not is_old and len(self._idle) < self._kept_max:
+        if (
+            connection.pgconn.transaction_status == _IDLE
+            and asyncio.get_running_loop().time() < connection.kept_until
+            and len(self._idle) < self._kept_max
+        ):
             self._idle.append(connection)
         else:
             await self._pool.putconn(connection)
@@ -331,23 +333,26 @@ class _RoundTripsBlock(AbstractAsyncContextManager[T]):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        trips, database, failure = self._trips, self._database, exc
+        connection, database = self._trips.connection, self._database
         try:
             try:
-                if exc is not None and not trips.connection.closed:
-                    await trips.connection.rollback()
+                if exc is not None and not connection.closed:
+                    await connection.rollback()
             finally:
-                await database._kept.give_back(trips.connection)
-        except Exception as error:  # noqa: BLE001 - translated below
-            failure = error
-        if not isinstance(failure, Exception):
+                await database._kept.give_back(connection)
+        except Exception as error:
+            if (translated := self._translated(error)) is error:
+                raise
+            raise translated from error
+        if isinstance(exc, Exception):
+            translated = self._translated(exc)
+            if translated is not exc:
+                raise translated from exc
+        else:
             database.reachability.answered()
-            return
-        translated = trips.translated(database._translated(failure))
-        if translated is not failure:
-            raise translated from failure
-        if failure is not exc:
-            raise failure
+
+    def _translated(self, error: Exception) -> Exception:
+        return self._trips.translated(self._database._translated(error))
 
 
 def operator_reason(error: BaseException) -> str:

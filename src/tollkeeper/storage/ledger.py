@@ -6,7 +6,7 @@ to the accounts. Every transaction that changes an account, a project's account,
 admission reads (a key or a project) locks the organization's account first.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import compress, repeat
 from operator import attrgetter
 from typing import Any, LiteralString, TypeAlias
@@ -245,15 +245,9 @@ def write_holds_statements(
     if periods := _other_periods(accounts):
         for hold, row in zip(holds, rows, strict=True):
             row.update(periods.get(hold.organization_id, {}))
-    process = b"%032x" % process_id.int
-    write_holds = _WRITE_HOLDS.bind_texts(
-        *_state_documents(accounts.states),
-        process,
-        process,
-        b"%d" % accounts.now_us,
-        b"%d" % accounts.month,
-        _encode(rows),
-    )
+    process, states = b"%032x" % process_id.int, _state_documents(accounts.states)
+    clock = b"%d" % accounts.now_us, b"%d" % accounts.month
+    write_holds = _WRITE_HOLDS.bind_texts(*states, process, process, *clock, _encode(rows))
     return write_holds, *period_caps.write_statements(accounts.states)
 
 
@@ -343,13 +337,9 @@ _HOLD: _Columns = {
 }
 
 
-def _values_of(columns: _Columns) -> Callable[[object], tuple[object, ...]]:
-    """Returns a function that reads the values of the columns from a state or a hold."""
-    return attrgetter(*(field for _, field in columns.values()))
-
-
-_account_values, _project_values = _values_of(_ACCOUNT), _values_of(_PROJECT)
-_hold_values = _values_of(_HOLD)
+_account_values = attrgetter(*(field for _, field in _ACCOUNT.values()))
+_project_values = attrgetter(*(field for _, field in _PROJECT.values()))
+_hold_values = attrgetter(*(field for _, field in _HOLD.values()))
 
 
 def _assignments(columns: _Columns) -> LiteralString:

@@ -139,8 +139,8 @@ class RoundTrips:
         for statement, _ in statements:
             if statement.name not in names:
                 await self._prepare(statement)
-        watchdog = self.connection.start_watch()
         pgconn.enter_pipeline_mode()
+        watchdog = self.connection.start_watch()
         try:
             for statement, texts in statements:
                 if statement.name:
@@ -148,8 +148,6 @@ class RoundTrips:
                 else:
                     pgconn.send_query_params(statement.sql.encode(), texts)
             pgconn.pipeline_sync()
-            while pgconn.flush():
-                await _ready(pgconn, writing=True)
             results = await _read_results(pgconn, len(statements))
             pgconn.exit_pipeline_mode()
         except BaseException:
@@ -240,37 +238,34 @@ def _array_element(value: Scalar) -> str:
 
 
 async def _read_results(pgconn: PGconn, statements: int) -> list[PGresult]:
-    """Returns the results of all statements that were sent. If the commit was rejected, its error
-    is one more result than there are statements."""
+    """Sends data that are still buffered, and returns the results of all statements. If the commit
+    was rejected, its error is one more result than there are statements."""
+    loop, descriptor = asyncio.get_running_loop(), pgconn.socket
     results: list[PGresult] = []
     expected = statements + 1
-    while not results or results[-1].status != _PIPELINE_SYNC:
-        for _ in range(expected):
-            while pgconn.is_busy():
-                await _ready(pgconn)
-            # A None marks the end of each statement's results. It never has to be waited for.
-            results += iter(pgconn.get_result, None)
-        if pgconn.status == _CONNECTION_BAD:
-            raise pg.OperationalError("the connection to the database is lost")
-        expected = 1
-    return results[:-1]
-
-
-async def _ready(pgconn: PGconn, *, writing: bool = False) -> None:
-    """Waits until the socket is readable or, with `writing`, readable or writable. Then reads the
-    data that have arrived."""
-    loop, descriptor = asyncio.get_running_loop(), pgconn.socket
-    ready = loop.create_future()
-    loop.add_reader(descriptor, _wake, ready)
-    if writing:
-        loop.add_writer(descriptor, _wake, ready)
     try:
-        await ready
+        while pgconn.flush():
+            ready = loop.create_future()
+            loop.add_writer(descriptor, _wake, ready)
+            loop.add_reader(descriptor, _wake, ready)
+            await ready
+            pgconn.consume_input()
+        while not results or results[-1].status != _PIPELINE_SYNC:
+            for _ in range(expected):
+                while pgconn.is_busy():
+                    ready = loop.create_future()
+                    loop.add_reader(descriptor, _wake, ready)
+                    await ready
+                    pgconn.consume_input()
+                # A None marks the end of each statement's results. It never has to be waited for.
+                results += iter(pgconn.get_result, None)
+            if pgconn.status == _CONNECTION_BAD:
+                raise pg.OperationalError("the connection to the database is lost")
+            expected = 1
     finally:
         loop.remove_reader(descriptor)
-        if writing:
-            loop.remove_writer(descriptor)
-    pgconn.consume_input()
+        loop.remove_writer(descriptor)
+    return results[:-1]
 
 
 def _wake(ready: asyncio.Future[None]) -> None:
