@@ -143,22 +143,16 @@ def install(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def explained_send_all(trips: RoundTrips, *statements: BoundStatement) -> Any:
         if recorder.wanted:
-            await _prepare(trips, statements)
+            await trips._prepare(*statements)
             if not _still_prepared(trips, statements):
                 trips._prepared.forget()
-                await _prepare(trips, statements)
+                await trips._prepare(*statements)
             with _rolled_back(trips.connection.pgconn):
                 _explain_prepared(recorder, trips, statements)
         return await send_all(trips, *statements)
 
     monkeypatch.setattr(psycopg.AsyncCursor, "execute", explained_execute)
     monkeypatch.setattr(RoundTrips, "_send_all", explained_send_all)
-
-
-async def _prepare(trips: RoundTrips, statements: Sequence[BoundStatement]) -> None:
-    for statement, _ in statements:
-        if statement.name not in trips._prepared.names:
-            await trips._prepare(statement)
 
 
 def _still_prepared(trips: RoundTrips, statements: Sequence[BoundStatement]) -> bool:

@@ -138,7 +138,7 @@ class RoundTrips:
         pgconn, names = self.connection.pgconn, self._prepared.names
         for statement, _ in statements:
             if statement.name not in names:
-                await self._prepare(statement)
+                await self._prepare(*statements)
         pgconn.enter_pipeline_mode()
         watchdog = self.connection.start_watch()
         try:
@@ -165,14 +165,18 @@ class RoundTrips:
             for (statement, _), result in zip(statements, results, strict=True)
         ]
 
-    async def _prepare(self, statement: Statement) -> None:
-        name = f"{statement.name}_{self._prepared.generation}"
-        # Record the name before preparing. If this task is interrupted before the server has
-        # prepared the statement, the first use fails, and the statement is prepared under a new
-        # name.
-        self._prepared.names[statement.name] = name.encode()
-        preparing = f"PREPARE {name} AS {statement.numbered}"
-        await self.connection.execute(preparing.encode(), prepare=False)
+    async def _prepare(self, *statements: BoundStatement) -> None:
+        """Prepares the statements that are not prepared yet, in one round trip."""
+        preparing = []
+        for statement, _ in statements:
+            if statement.name not in self._prepared.names:
+                name = f"{statement.name}_{self._prepared.generation}"
+                # Record the name before preparing. If this task is interrupted before the server
+                # has prepared the statement, the first use fails, and the statement is prepared
+                # under a new name.
+                self._prepared.names[statement.name] = name.encode()
+                preparing.append(f"PREPARE {name} AS {statement.numbered};")
+        await self.connection.execute("".join(preparing).encode(), prepare=False)
 
     def _rows(self, statement: Statement, result: PGresult) -> Rows:
         transformer = self._prepared.transformers.get(statement.name)
