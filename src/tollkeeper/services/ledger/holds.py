@@ -257,23 +257,14 @@ def decide_all(
         decided[key] = iter(batch.decide_all(by_organization[key]))
         states[organization_id] = batch.after()
         admitted += batch.admitted
-    in_order = map(decided.get, map(_organization, holds), repeat(_UNKNOWN))
+    refused = repeat(REFUSED_AS_UNKNOWN)
+    in_order = map(decided.get, map(_organization, holds), repeat(refused))
     decisions = [*map(next, in_order)]
     if judging:
-        decisions = _with_policies(holds, decisions, judging)
+        decisions = [
+            replace_fields(decision, policies=judging[hold.organization_id])
+            if decision.refusal is None and hold.organization_id in judging
+            else decision
+            for hold, decision in zip(holds, decisions, strict=True)
+        ]
     return replace_fields(locked, states=states), decisions, admitted
-
-
-_UNKNOWN = repeat(REFUSED_AS_UNKNOWN)
-
-
-def _with_policies(
-    holds: Sequence[Hold], decisions: list[Decision], judging: dict[OrganizationId, PolicySet]
-) -> list[Decision]:
-    """Adds the organization's active policies to each decision that admits a call."""
-    return [
-        replace_fields(decision, policies=judging[hold.organization_id])
-        if decision.refusal is None and hold.organization_id in judging
-        else decision
-        for hold, decision in zip(holds, decisions, strict=True)
-    ]
