@@ -61,8 +61,7 @@ ISOLATION_BUGS = {
     "a connection with half a request is used again": Bug(
         "Connection.on_message_complete",
         "self._parser.should_keep_alive() and self._unsent is None"
-        " and self._transport.get_write_buffer_size() == 0"
-        " and self._socket_transport.get_write_buffer_size() == 0",
+        " and not any(map(_unwritten_bytes, self._transports))",
         "self._parser.should_keep_alive()",
         ("backends/transport/test_connections.py",),
     ),

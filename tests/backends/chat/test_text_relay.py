@@ -70,7 +70,7 @@ class _Caller:
         self.connection = Connection(lambda _: None, lambda _: None, idle_s=20)
         self.connection.connection_made(_Socket())
         now = asyncio.get_running_loop().time()
-        self.connection.send(b"", b"", deadline=now + 60)
+        self.answered = self.connection.send(b"", b"", deadline=now + 60)
         self.reader = AnswerStream(make_call(streamed=True, output_tokens_max=output_tokens_max))
         self.answer = StreamedAnswer(
             self.connection, self.reader, EventStreamParser(record_bytes_max)
@@ -98,6 +98,7 @@ class _Caller:
         return "".join(self.said)
 
     async def _read(self) -> None:
+        await self.answered
         await self.answer.begin()
         relayed = False
         async for batch in self.answer:

@@ -10,9 +10,10 @@ use a general HTTP client, because the gateway has three needs that such clients
 """
 
 import asyncio
-import math
 import ssl
 from collections.abc import Callable, Hashable
+from math import inf
+from operator import methodcaller
 from typing import cast
 
 import httptools
@@ -32,6 +33,7 @@ _DRAIN_TIMEOUT_S = 1.0
 # If received data ends with these bytes, and they end an HTTP chunk, the chunk ends with a whole
 # server-sent event.
 _CHUNK_END = b"\n\n\r\n"
+_unwritten_bytes = methodcaller("get_write_buffer_size")
 
 
 class HttpFailure(Exception):
@@ -65,12 +67,14 @@ class PeerSilent(HttpFailure):
 class Connection(asyncio.Protocol):
     """Represents one socket, used by one exchange at a time."""
 
-    # `connection_made` sets both transports. With TLS, `_socket_transport` transports the encrypted
-    # bytes. Without TLS, both are the same.
-    _transport: asyncio.Transport
-    _socket_transport: asyncio.Transport
-    # `send` sets the future that it returns.
-    _answered: asyncio.Future[None]
+    # `connection_made` sets the transport, and `start_tls` replaces it by one that encrypts.
+    transport: asyncio.Transport
+    # The transport. With TLS also the transport below TLS, because only that transport knows how many
+    # encrypted bytes are not yet written to the socket.
+    _transports: tuple[asyncio.Transport, ...]
+    # Called by the parser, for each header: stores the header in `_received_headers`. Not a method of this
+    # class, because an answer may have many headers, and a method would take several times as long.
+    on_header: Callable[[bytes, bytes], bytes]
 
     def __init__(
         self,
@@ -83,12 +87,16 @@ class Connection(asyncio.Protocol):
         self._on_lost = on_lost
         self._on_drained = on_drained
         self._idle_s = idle_s
+        # The headers and trailers of the current answer, by name as received. Of a repeated header, only
+        # the first value is stored.
+        self._received_headers: dict[bytes, bytes] = {}
+        self.on_header = self._received_headers.setdefault
         self._parser = httptools.HttpResponseParser(self)
         # The timer for both the deadline and the idle timeout (see `_check_time`), and the time at
         # which it fires; infinite if there is no timer.
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = math.inf
-        self._lost = self._in_exchange = False
+        self._timer_at = inf
+        self._lost = False
         # Whether the event loop asked to stop writing, because the server reads too slowly.
         self._writing_paused = False
         # The pool sets the organization whose call uses the connection.
@@ -99,28 +107,28 @@ class Connection(asyncio.Protocol):
         self._deadline = 0.0
         # The part of the request body that is not yet written.
         self._unsent: memoryview | None = None
-        # Ends when data arrives for the read that waits, or when the exchange fails.
+        # Ends when the headers arrive (see `send`), when data arrives for the read that waits, or when
+        # the exchange fails.
         self._waiter: asyncio.Future[None] | None = None
         # The status of the answer; 0 until its headers have arrived.
         self.status = 0
-        # The headers by lower-case name. Of a repeated header, only the first value is stored.
+        # The headers by lower-case name, after they have arrived. Trailers are not included.
         self.headers: dict[bytes, bytes] = {}
         # The number of bytes since the start of the exchange or the last read with a part of the body,
         # and whether the last read had only such bytes (headers, chunk extensions, trailers).
         self._overhead_bytes = 0
         self._only_overhead = True
         # The time of the last call of `mark_progress`; infinite before the first call.
-        self._progress_at = math.inf
-        # The part of the body that has arrived and is not yet read.
-        self._body = bytearray()
+        self._progress_at = inf
+        # The part of the body that has arrived and is not yet read: bytes if it is one piece, a
+        # bytearray otherwise.
+        self._body: bytes | bytearray = b""
         # Reading from the socket is paused while more unread bytes of the body than this are buffered.
         self._buffered_max = _BUFFERED_BYTES_MAX
         # Whether reading from the socket is paused.
         self._paused = False
-        # Whether the whole answer has arrived.
-        self._complete = False
-        # Whether another exchange can use the connection.
-        self._reusable = False
+        # None until the whole answer has arrived. Then: whether another exchange can use the connection.
+        self._reusable: bool | None = True
         self._failure: HttpFailure | None = None
         self._relay: Callable[[bytes], int] | None = None
         # Whether the next data from the socket begins with an HTTP chunk. While the parser runs:
@@ -132,66 +140,67 @@ class Connection(asyncio.Protocol):
     # Called by the owner of the exchange.
 
     async def start_tls(self, context: ssl.SSLContext, host: str) -> None:
-        """Encrypts the new connection and verifies that the peer is `host`. `_socket_transport`
-        stays the transport below TLS, because only that transport knows how many encrypted bytes
-        are not yet written to the socket."""
-        encrypted = await self._loop.start_tls(
-            self._socket_transport, self, context, server_hostname=host
-        )
+        """Encrypts the new connection and verifies that the peer is `host`."""
+        encrypted = await self._loop.start_tls(self.transport, self, context, server_hostname=host)
         if encrypted is None:
             raise ConnectionResetError
-        self._transport = encrypted
+        self._transports = (encrypted, self.transport)
+        self.transport = encrypted
 
     def send(self, head: bytes, body: bytes, *, deadline: float) -> asyncio.Future[None]:
         """Starts an exchange, and returns a future that ends when the status and the headers of the
         answer have arrived. `deadline` is a time of the event loop's clock. A large body is sent in
         pieces, as fast as the server accepts them. The pieces are not copied."""
-        assert not self._in_exchange
-        self._in_exchange = True
+        assert self._reusable, "one exchange at a time"
+        self._reusable = None
         self.status = self._overhead_bytes = 0
-        self.headers = {}
-        self._progress_at = math.inf
-        self._complete = self._reusable = self._at_chunk_start = False
-        self._deadline, self._buffered_max = deadline, _BUFFERED_BYTES_MAX
+        self._received_headers.clear()
+        self._progress_at = inf
+        self._deadline = deadline
         # The timer of an earlier exchange may still run. A timer that fires early enough is kept.
         if deadline < self._timer_at:
             self._set_timer(deadline)
         if len(body) <= _PIECE_BYTES:
-            self._transport.write(head + body)
+            self.transport.write(head + body)
         else:
-            self._transport.write(head)
+            self.transport.write(head)
             self._unsent = memoryview(body)
             self._continue_writing()
-        self._answered = self._loop.create_future()
-        return self._answered
+        waiter = self._waiter = self._loop.create_future()
+        return waiter
 
     async def read_whole(self, bytes_max: int) -> bytes:
         """Returns the rest of the body. Raises AnswerTooLarge if the rest has more than `bytes_max`
         bytes. Never holds more than `bytes_max` bytes plus the data of one network read in memory."""
+        if self._reusable is None:
+            await self._wait_for_rest(bytes_max)
+        body = self._body
+        if len(body) > bytes_max:
+            raise AnswerTooLarge("the answer is too large")
+        return bytes(body)
+
+    async def _wait_for_rest(self, bytes_max: int) -> None:
+        """Waits until the answer is complete, or until more than `bytes_max` bytes have arrived."""
         self._buffered_max = bytes_max
         if self._paused:
             self._resume_reading()
         progress = 0
-        while not self._complete and len(self._body) <= bytes_max:
+        while self._reusable is None and len(self._body) <= bytes_max:
             if len(self._body) > progress:
                 progress = len(self._body)
                 self.mark_progress()
             await self._next_data()
-        if len(self._body) > bytes_max:
-            raise AnswerTooLarge("the answer is too large")
-        body = bytes(self._body)
-        self._body.clear()
-        return body
+        self._buffered_max = _BUFFERED_BYTES_MAX
 
     async def read(self) -> bytes:
         """Waits for data, and returns the part of the body that arrived since the last read.
         Returns empty bytes at the end of the body."""
         while not self._body:
-            if self._complete:
+            if self._reusable is not None:
                 return b""
             await self._next_data()
         body = bytes(self._body)
-        self._body.clear()
+        self._body = b""
         if self._paused:
             self._resume_reading()
         return body
@@ -211,16 +220,12 @@ class Connection(asyncio.Protocol):
         if self._progress_at + self._idle_s < self._timer_at:
             self._set_timer(self._progress_at + self._idle_s)
 
-    def finish(self) -> bool:
-        """Ends the exchange. Returns whether the connection can serve another exchange. If it cannot,
-        the caller has to call `abort`."""
-        self._in_exchange = False
+    def finish(self) -> bool | None:
+        """Ends the exchange. The result is true if the connection can serve another exchange. If it is
+        not, the caller has to call `abort`."""
         self._relay = None
-        self._body.clear()
+        self._body = b""
         self.idle_since = self._loop.time()
-        if self._drain_timer is not None:
-            self._drain_timer.cancel()
-            self._drain_timer = None
         return self._reusable
 
     def drain(self) -> None:
@@ -229,31 +234,27 @@ class Connection(asyncio.Protocol):
         if self._reusable:
             self._on_drained(self)
             return
-        if self._failure is not None or self._lost or self._complete:
+        if self._failure is not None or self._lost or self._reusable is not None:
             self.abort()
             return
         self._relay = None
-        self._body.clear()
+        self._body = b""
         self._drain_timer = self._loop.call_later(_DRAIN_TIMEOUT_S, self.abort)
         if self._paused:
             self._resume_reading()
 
     def abort(self) -> None:
         self.finish()
+        self._stop_draining()
         self._unsent = None
         self._cancel_timer()
-        self._transport.abort()
-
-    @property
-    def closing(self) -> bool:
-        """Tells whether the connection is closed, or is closing and the event loop has not yet
-        reported it as lost."""
-        return self._lost or self._transport.is_closing()
+        self.transport.abort()
 
     # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = self._socket_transport = cast("asyncio.Transport", transport)
+        self.transport = cast("asyncio.Transport", transport)
+        self._transports = (self.transport,)
 
     def pause_writing(self) -> None:
         self._writing_paused = True
@@ -271,45 +272,41 @@ class Connection(asyncio.Protocol):
                 if relayed_bytes == len(data):
                     return
                 data = data[relayed_bytes:]
-        elif not self._in_exchange:
-            # No exchange is in progress. The next exchange could mistake this data for its answer.
-            self.abort()
+        elif self._reusable is not None:
+            # No answer is expected. The next exchange could mistake this data for its answer.
+            self._reusable = False
+            self.transport.abort()
             return
         self._only_overhead = True
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            if self._complete:
-                self._reusable = False
-            else:
+            if self._reusable is None:
                 self._fail(ExchangeBroken("the answer is not HTTP"))
-        if self._at_chunk_start:
-            self._at_chunk_start = data.endswith(_CHUNK_END)
-        if not self._complete:
-            self._limit_answer(len(data))
-        if self._drain_timer is not None:
-            self._continue_draining()
-        if waiter is not None and not waiter.done():
+            else:
+                self._reusable = False
+        if self._reusable is None:
+            self._limit_answer(data)
+        if self.status and waiter is not None and not waiter.done():
             waiter.set_result(None)
+        elif self._drain_timer is not None:
+            self._continue_draining()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
-        self._reusable = False
         self._unsent = None
         self._cancel_timer()
-        if self._in_exchange and not self._complete:
-            if (
-                exc is None
-                and self.status
-                and b"content-length" not in self.headers
-                and b"transfer-encoding" not in self.headers
-            ):
-                # The server marks the end of the body by closing the connection.
-                self._complete = True
-            elif self._failure is None:
-                self._failure = ExchangeBroken("the connection was closed")
-        if self._drain_timer is not None:
-            self.finish()
+        if self._reusable is not None or (
+            # The server marks the end of the body by closing the connection.
+            exc is None
+            and self.status
+            and b"content-length" not in self.headers
+            and b"transfer-encoding" not in self.headers
+        ):
+            self._reusable = False
+        elif self._failure is None:
+            self._failure = ExchangeBroken("the connection was closed")
+        self._stop_draining()
         self._wake()
         self._on_lost(self)
         # The parser and the connection refer to each other, so both would stay in memory until the
@@ -319,29 +316,34 @@ class Connection(asyncio.Protocol):
     # Called by the parser.
 
     def on_message_begin(self) -> None:
-        if self._complete:
+        if self._reusable is not None:
             # The server sends a second answer to one request. The next exchange could mistake that
             # answer for its own.
             raise ExchangeBroken("the answer is complete")
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        # If `status` is set, the header is a trailer: it came after the body. Trailers are ignored.
-        if not self.status:
-            self.headers.setdefault(name.lower(), value)
-
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
+        headers = self._received_headers
         if status < 200:  # an interim answer
-            self.headers.clear()
+            headers.clear()
             return
         self.status = status
         self._only_overhead = False
-        if not self._answered.done():
-            self._answered.set_result(None)
+        if b"".join(headers).islower():
+            self.headers = headers.copy()
+        else:
+            self.headers = {}
+            for name, value in headers.items():
+                self.headers.setdefault(name.lower(), value)
 
     def on_body(self, body: bytes) -> None:
         self._only_overhead = self._at_chunk_start = False
-        self._body += body
+        if not self._body:
+            self._body = body
+        elif isinstance(self._body, bytes):
+            self._body = bytearray().join((self._body, body))
+        else:
+            self._body += body
 
     def on_chunk_complete(self) -> None:
         self._at_chunk_start = True
@@ -349,35 +351,40 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if not self.status:  # an interim answer
             return
-        self._complete = True
         # A server may answer before it has read the whole request. If the rest were not yet written to
         # the socket, the server would read the next request as this rest.
         self._reusable = (
             self._parser.should_keep_alive()
             and self._unsent is None
-            and self._transport.get_write_buffer_size() == 0
-            and self._socket_transport.get_write_buffer_size() == 0
+            and not any(map(_unwritten_bytes, self._transports))
         )
 
     # Private helpers.
 
     def _continue_writing(self) -> None:
-        while self._unsent is not None and not self._writing_paused and not self.closing:
-            self._transport.write(self._unsent[:_PIECE_BYTES])
+        while (
+            self._unsent is not None
+            and not self._writing_paused
+            and not self.transport.is_closing()
+        ):
+            self.transport.write(self._unsent[:_PIECE_BYTES])
             rest = self._unsent[_PIECE_BYTES:]
             self._unsent = rest if rest.nbytes else None
 
-    def _limit_answer(self, received_bytes: int) -> None:
-        """Fails the exchange if the headers or the framing of the answer are too large. Stops reading
-        from the socket while too much of the body is buffered."""
-        self._overhead_bytes = self._overhead_bytes + received_bytes if self._only_overhead else 0
+    def _limit_answer(self, data: bytes) -> None:
+        """Handles received data that does not complete the answer. Fails the exchange if the headers or
+        the framing of the answer are too large. Stops reading from the socket while too much of the body
+        is buffered."""
+        if self._at_chunk_start:
+            self._at_chunk_start = data.endswith(_CHUNK_END)
+        self._overhead_bytes = self._overhead_bytes + len(data) if self._only_overhead else 0
         if self._overhead_bytes > HEAD_BYTES_MAX:
             part = "framing" if self.status else "head"
             self._fail(ExchangeBroken(f"the answer's {part} is too large"))
         may_pause = not self._paused and self._drain_timer is None
         if may_pause and len(self._body) > self._buffered_max:
             self._paused = True
-            self._transport.pause_reading()
+            self.transport.pause_reading()
 
     def _next_data(self) -> asyncio.Future[None]:
         """Returns a future that ends when data arrives or the exchange fails. Raises the failure if
@@ -391,20 +398,26 @@ class Connection(asyncio.Protocol):
     def _resume_reading(self) -> None:
         if not self._lost:
             self._paused = False
-            self._transport.resume_reading()
+            self.transport.resume_reading()
 
     def _continue_draining(self) -> None:
         if self._reusable:
+            self._stop_draining()
             self._on_drained(self)
-        elif self._complete or len(self._body) > _DRAINED_BYTES_MAX:
+        elif self._reusable is not None or len(self._body) > _DRAINED_BYTES_MAX:
             self.abort()
+
+    def _stop_draining(self) -> None:
+        if self._drain_timer is not None:
+            self._drain_timer.cancel()
+            self._drain_timer = None
 
     def _check_time(self) -> None:
         """Fails the exchange if the deadline or the idle timeout has passed; otherwise sets the
         timer again. One timer serves both limits, and all exchanges of the connection. Neither a
         read nor the end of an exchange postpones the timer, because this would take too much time."""
-        self._timer, self._timer_at = None, math.inf
-        if not self._in_exchange or self._drain_timer is not None:
+        self._timer, self._timer_at = None, inf
+        if self._reusable is not None or self._drain_timer is not None:
             return
         now = self._loop.time()
         idle_until = self._progress_at + self._idle_s
@@ -426,23 +439,23 @@ class Connection(asyncio.Protocol):
 
     def _fail(self, failure: HttpFailure) -> None:
         self._cancel_timer()
-        self._reusable = False
         if self._failure is None:
             self._failure = failure
-        if self._drain_timer is not None:
-            self.finish()
+        self._stop_draining()
         self._wake()
-        self._transport.abort()
+        self.transport.abort()
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer, self._timer_at = None, math.inf
+            self._timer, self._timer_at = None, inf
 
     def _wake(self) -> None:
-        """Ends the waits for the headers and for data, after a failure or the end of the answer."""
-        if self._failure is not None and not self._answered.done():
-            self._answered.set_exception(self._failure)
+        """Ends the wait for the headers or for data, after a failure or the end of the answer."""
         waiter = self._waiter
-        if waiter is not None and not waiter.done():
+        if waiter is None or waiter.done():
+            return
+        if self._failure is None or self.status:
             waiter.set_result(None)
+        else:
+            waiter.set_exception(self._failure)

@@ -65,7 +65,8 @@ class ConnectionPool:
             waiting_max=limits.waiting_max,
             waiting_owner_max=max(1, limits.waiting_max // 4),
         )
-        # The timer that closes connections which were idle for too long.
+        # The timer that closes connections which were idle for too long. It runs while a connection is
+        # open.
         self._sweep: asyncio.TimerHandle | None = None
         # Set when the last connection is closed. None until the pool closes.
         self._emptied: asyncio.Event | None = None
@@ -85,13 +86,13 @@ class ConnectionPool:
         part of the request was sent."""
         if not self._slots.take_free(organization):
             await self._wait_for_turn(organization, deadline)
-        now = asyncio.get_running_loop().time()
         if self._cooling_down:
-            self._take_cooled(now)
-        stale_before = now - self._limits.keep_alive_s
+            self._take_cooled()
+        # `_close_stale` has removed connections that were idle for too long: uvloop calls due timers
+        # before it continues any task.
         while self._idle:
             connection = self._idle.pop()
-            if connection.idle_since > stale_before and not connection.closing:
+            if not connection.transport.is_closing():
                 break
             self._drop(connection)
         else:
@@ -126,8 +127,9 @@ class ConnectionPool:
         finally:
             self._connecting -= 1
 
-    def _take_cooled(self, now: float) -> None:
-        while self._cooling_down and self._cooling_down[0].idle_since <= now - _COOLDOWN_S:
+    def _take_cooled(self) -> None:
+        cooled_before = asyncio.get_running_loop().time() - _COOLDOWN_S
+        while self._cooling_down and self._cooling_down[0].idle_since <= cooled_before:
             self._idle.append(self._cooling_down.popleft())
 
     def release(self, connection: Connection, *, after_stream: bool = False) -> None:
@@ -137,8 +139,12 @@ class ConnectionPool:
         self._slots.release(connection.organization)
         if after_stream:
             connection.drain()
+        elif connection.finish() and (
+            len(self._connections) <= self._idle_max or self._may_keep_one()
+        ):
+            self._idle.append(connection)
         else:
-            self._keep(connection, self._idle)
+            connection.abort()
 
     async def close(self) -> None:
         if self._sweep is not None:
@@ -178,9 +184,11 @@ class ConnectionPool:
             raise ConnectFailed("connecting took too long") from error
         except OSError as error:
             raise ConnectFailed("no connection") from error
-        if connection.closing:
+        if connection.transport.is_closing():
             raise ConnectFailed("the connection was closed at once")
         self._connections.add(connection)
+        if self._sweep is None:
+            self._sweep = loop.call_later(self._limits.keep_alive_s, self._close_stale)
         return connection
 
     def _is_full(self) -> bool:
@@ -191,31 +199,26 @@ class ConnectionPool:
         connection.abort()
 
     def _cool_down(self, connection: Connection) -> None:
-        self._keep(connection, self._cooling_down)
-
-    def _keep(self, connection: Connection, queue: deque[Connection]) -> None:
-        if not connection.finish() or len(self._idle) + len(self._cooling_down) >= self._idle_max:
+        if connection.finish() and self._may_keep_one():
+            self._cooling_down.append(connection)
+        else:
             connection.abort()
-            return
-        queue.append(connection)
-        if self._sweep is None:
-            loop = asyncio.get_running_loop()
-            self._sweep = loop.call_later(self._limits.keep_alive_s, self._close_stale)
+
+    def _may_keep_one(self) -> bool:
+        return len(self._idle) + len(self._cooling_down) < self._idle_max
 
     def _close_stale(self) -> None:
         self._sweep = None
         loop = asyncio.get_running_loop()
-        stale_before = loop.time() - self._limits.keep_alive_s
-        idle_times = []
+        oldest = now = loop.time()
         for queue in (self._idle, self._cooling_down):
             for connection in tuple(queue):
-                if connection.idle_since <= stale_before:
+                if connection.idle_since <= now - self._limits.keep_alive_s:
                     connection.abort()
                 else:
-                    idle_times.append(connection.idle_since)
-        if idle_times:
-            due = min(idle_times) + self._limits.keep_alive_s
-            self._sweep = loop.call_at(due, self._close_stale)
+                    oldest = min(oldest, connection.idle_since)
+        if self._connections:
+            self._sweep = loop.call_at(oldest + self._limits.keep_alive_s, self._close_stale)
 
     def _remove_lost(self, connection: Connection) -> None:
         self._connections.discard(connection)
