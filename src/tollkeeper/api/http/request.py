@@ -32,6 +32,8 @@ T = TypeVar("T")
 
 PATH_ID_LENGTH_MAX = 200
 _JSON = b"application/json"
+# Every element of an array or object in a JSON text begins with one of these, except for spaces.
+_ELEMENT_STARTS = (b"{", b"[", b",")
 _UTF8 = frozenset({b"utf-8", b"utf8", b'"utf-8"', b'"utf8"'})
 _QUERY_FIELDS_MAX = 1000
 # The minimum memory that is reserved for a request while its body arrives: for the connection, the
@@ -178,16 +180,18 @@ async def decode_body(
         if body:
             raise InvalidRequest("This operation takes no body.")
         return None, False
-    # Both numbers may be too high, because brackets and commas in strings are counted too.
-    openings = body.count(b"{") + body.count(b"[")
-    elements = openings + body.count(b",")
-    is_large = len(body) > SMALL_BYTES or elements > FEW_ELEMENTS
+    # May be too high, because brackets and commas in strings are counted too.
+    elements = sum(map(body.count, _ELEMENT_STARTS))
+    is_large = elements > FEW_ELEMENTS or len(body) > SMALL_BYTES
     if is_large:
         share.grow_to(await run_in_thread(owner, _checked_memory_of, body, elements_max))
         decoded = await run_in_thread(owner, decode_bounded, body, decoder)
     else:
-        if openings > DEPTH_MAX or elements > elements_max:
-            elements = check_bounds(body, elements_max)
+        # A body with few elements cannot be nested too deeply.
+        if elements > DEPTH_MAX:
+            openings = body.count(b"{") + body.count(b"[")
+            if openings > DEPTH_MAX or elements > elements_max:
+                elements = check_bounds(body, elements_max)
         share.grow_to(memory_of(body, elements))
         decoded = decode_bounded(body, decoder)
     if context.endpoint.stored:

@@ -6,7 +6,7 @@ it is the request to the backend, until that request is sent.
 """
 
 from uuid import UUID
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from tollkeeper.api.http.envelope import PayloadTooLarge
 from tollkeeper.domain.access import Caller
@@ -28,24 +28,17 @@ _SURROGATES = (b"\\ud", b"\\uD")
 _SLICE_BYTES = 32 << 10
 
 
-class _MemoryUse:
-    """Counts the memory of requests in progress, for example of all requests of one organization."""
-
-    __slots__ = ("__weakref__", "bytes")
-
-    def __init__(self) -> None:
-        self.bytes = 0
-
-
-class KeyMemory(_MemoryUse):
+class KeyMemory:
     """Counts the memory of a key's requests in progress."""
 
-    __slots__ = ("organization", "process")
+    __slots__ = ("__weakref__", "bytes", "organization", "process")
 
-    def __init__(self, process: "RequestMemory", organization: _MemoryUse) -> None:
-        super().__init__()
+    def __init__(self, process: "RequestMemory", organization: "WeakSet[KeyMemory]") -> None:
         self.process = process
+        # All keys of the organization that are in use.
         self.organization = organization
+        self.bytes = 0
+        organization.add(self)
 
 
 class RequestMemory:
@@ -62,9 +55,11 @@ class RequestMemory:
         self.bytes_max = bytes_max
         self.reserve = bytes_max // _RESERVE_DIVISOR
         self.key_bytes_max = key_bytes_max
+        # Up to this sum of all requests, no key and no organization exceeds its limit.
+        self.unchecked_bytes_max = min(bytes_max // 2, key_bytes_max)
         self.bytes = 0
         # An entry disappears when no connection and no request refers to it any more.
-        self._organizations: WeakValueDictionary[UUID, _MemoryUse] = WeakValueDictionary()
+        self._organizations: WeakValueDictionary[UUID, WeakSet[KeyMemory]] = WeakValueDictionary()
         self._keys: WeakValueDictionary[UUID, KeyMemory] = WeakValueDictionary()
 
     def key_memory(self, caller: Caller) -> KeyMemory:
@@ -72,7 +67,7 @@ class RequestMemory:
         if memory is None:
             organization = self._organizations.get(caller.organization_id)
             if organization is None:
-                organization = self._organizations[caller.organization_id] = _MemoryUse()
+                organization = self._organizations[caller.organization_id] = WeakSet()
             memory = self._keys[caller.key_id] = KeyMemory(self, organization)
         return memory
 
@@ -90,33 +85,26 @@ class RequestShare:
         """Reserves `size` bytes in total for the request. If there is not enough memory, raises
         PayloadTooLarge, RateLimited or Unavailable, and reserves nothing more."""
         added = size - self.size
-        if added <= 0:
-            return
-        key = self._key_memory
-        process, organization = key.process, key.organization
-        key_bytes, organization_bytes = key.bytes + added, organization.bytes + added
-        process_bytes = process.bytes + added
-        if (
-            key_bytes > process.key_bytes_max
-            # The organization would use more memory than would remain free. This condition is also true
-            # for every request that is larger than one request may be.
-            or organization_bytes + process_bytes > process.bytes_max
-        ):
-            self._require_room(size, added)
-        key.bytes, organization.bytes = key_bytes, organization_bytes
-        process.bytes = process_bytes
-        self.size = size
+        if added > 0:
+            key = self._key_memory
+            process = key.process
+            process_bytes = process.bytes + added
+            if process_bytes > process.unchecked_bytes_max:
+                self._require_room(size, added)
+            process.bytes = process_bytes
+            key.bytes += added
+            self.size = size
 
     def _require_room(self, size: int, added: int) -> None:
         key = self._key_memory
-        process, organization = key.process, key.organization
+        process = key.process
         if size > process.bytes_max - process.reserve:
             raise PayloadTooLarge("The request needs more memory than one request may use.")
         key_bytes = key.bytes + added
         if key_bytes > process.key_bytes_max and key_bytes > size:
             raise _memory_exceeded("key")
         free = process.bytes_max - process.bytes - added
-        organization_bytes = organization.bytes + added
+        organization_bytes = sum([each.bytes for each in key.organization]) + added
         if organization_bytes > free:
             if organization_bytes > size:
                 raise _memory_exceeded("organization")
@@ -127,10 +115,10 @@ class RequestShare:
                 )
 
     def release(self) -> None:
-        size, self.size, key = self.size, 0, self._key_memory
-        key.bytes -= size
-        key.organization.bytes -= size
-        key.process.bytes -= size
+        key = self._key_memory
+        key.bytes -= self.size
+        key.process.bytes -= self.size
+        self.size = 0
         assert key.bytes >= 0, "released more than was reserved"
 
 
@@ -145,11 +133,11 @@ def memory_of(body: bytes, elements: int) -> int:
     """Returns the maximum number of bytes that a request with this body needs. In a Python string,
     the widest character determines how many bytes every character takes. The result is therefore
     computed as if the whole body were one string."""
-    size = text_bytes = len(body)
-    if not body.isascii() or b"\\u" in body:
-        is_wide = any(start in body for start in (*_FOUR_BYTE_STARTS, *_SURROGATES))
-        text_bytes = max(size, (4 if is_wide else 2) * _characters(body))
-    return size + 2 * text_bytes + elements * _ELEMENT_BYTES
+    if body.isascii() and b"\\u" not in body:
+        return 3 * len(body) + elements * _ELEMENT_BYTES
+    is_wide = any(start in body for start in (*_FOUR_BYTE_STARTS, *_SURROGATES))
+    text_bytes = max(len(body), (4 if is_wide else 2) * _characters(body))
+    return len(body) + 2 * text_bytes + elements * _ELEMENT_BYTES
 
 
 def _characters(body: bytes) -> int:
