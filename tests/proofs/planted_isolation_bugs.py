@@ -134,8 +134,8 @@ ISOLATION_BUGS = {
     ),
     "requests of a crowd begin all at once": Bug(
         "HttpConnection.buffer_updated",
-        "elif self._state.arrivals.take(self.owner) or self._is_probably_rejected():",
-        "elif self._state.arrivals is not None:",
+        "if self._state.arrivals.take(self.owner) or self._is_probably_rejected():",
+        "if self._state.arrivals is not None:",
         ("hosting/test_arrivals.py",),
     ),
     "an owner has the whole turn beside others": Bug(

@@ -2,10 +2,10 @@
 
 import asyncio
 import http
-import time
 from collections.abc import Callable, Hashable
 from email.utils import formatdate
 from functools import lru_cache
+from time import time
 from typing import Protocol
 
 from tollkeeper.api.http.exchange import ClientDisconnected, RequestHead
@@ -17,11 +17,6 @@ _READ_AHEAD_BYTES = 64 << 10
 # A larger answer body is sent in a separate write, because joining it with its headers would copy it.
 _JOINED_BODY_BYTES_MAX = 64 << 10
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-_STATUS_LINES = {
-    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode()
-    for status in http.HTTPStatus
-}
 
 
 class Link(Protocol):
@@ -98,7 +93,7 @@ class HttpExchange:
     _failure: TollkeeperError | None = None
     _disconnected = False
     # The callback of `receive_body`: it is called with the received size whenever data arrives, and may
-    # reject the body. None until the application asks for the body.
+    # reject the body. None if the application does not wait for the body.
     _grow_to: Callable[[int], None] | None = None
     # The size of `_received` at the last call of `is_too_slow`.
     _size_before = 0
@@ -110,7 +105,7 @@ class HttpExchange:
     _uses_chunks = False
     # True after the headers were sent together with the first chunk. Only chunks follow.
     _has_sent_chunk = False
-    _on_disconnect: Callable[[], None] | None = None
+    disconnect_callback: Callable[[], None] | None = None
     on_stop: Callable[[], None] | None = None
 
     def __init__(self, link: Link, head: RequestHead) -> None:
@@ -139,18 +134,17 @@ class HttpExchange:
         if not self._received and self.body is None and self._expects_continue():
             self._link.send(_CONTINUE)
         self._link.read_body()
-        while True:
-            if self._failure is not None:
-                raise self._failure
-            if self.body is not None:
-                return self.body
-            if self._disconnected:
-                raise ClientDisconnected
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
+        try:
+            while self._failure is None and self.body is None and not self._disconnected:
+                self._waiter = asyncio.get_running_loop().create_future()
                 await self._waiter
-            finally:
-                self._waiter = None
+        finally:
+            self._waiter = self._grow_to = None
+        if self._failure is not None:
+            raise self._failure
+        if self.body is None:
+            raise ClientDisconnected
+        return self.body
 
     def answer(self, status: int, headers: bytes, body: bytes) -> None:
         if self.finished or self._begun:
@@ -160,14 +154,15 @@ class HttpExchange:
             # The client may still be sending this request's body, so the connection cannot serve another
             # request.
             self.keep_alive = False
-        head = answer_head(status, headers, keep_alive=self.keep_alive)
+            self._received = b""
         if self.head.method == "HEAD":
-            self._link.answered(self, head)
-        elif len(body) > _JOINED_BODY_BYTES_MAX:
-            self._link.send(head)
-            self._link.answered(self, body)
+            body = b""
+        first_lines = _first_lines(status, self.keep_alive, int(time()))
+        if len(body) <= _JOINED_BODY_BYTES_MAX:
+            self._link.answered(self, b"%b%b\r\n%b" % (first_lines, headers, body))
         else:
-            self._link.answered(self, head + body)
+            self._link.send(b"%b%b\r\n" % (first_lines, headers))
+            self._link.answered(self, body)
 
     @property
     def paused(self) -> bool:
@@ -228,27 +223,17 @@ class HttpExchange:
             self._link.abandoned(self)
 
     def on_disconnect(self, callback: Callable[[], None]) -> None:
-        self._on_disconnect = callback
+        self.disconnect_callback = callback
         if self._disconnected:
             callback()
 
     # Called by the connection and the server.
 
-    def end_work(self) -> None:
-        """Ends the exchange, because the application's work has ended."""
-        if not self.finished:
-            self.abandon()
-        # The callbacks refer to the application's objects, which refer back to this exchange. Clearing
-        # them breaks these reference cycles, so that reference counting frees the request, with its body
-        # and prompt, immediately.
-        self._on_disconnect = self.on_stop = self._grow_to = None
-        self._received = b""
-
     @property
     def ends_by_itself(self) -> bool:
         """Tells whether the application ends its work by itself after a disconnect, so that the
         work need not be cancelled."""
-        return self._on_disconnect is not None
+        return self.disconnect_callback is not None
 
     def add_piece(self, piece: bytes) -> None:
         if self.finished or self._failure is not None:
@@ -298,8 +283,8 @@ class HttpExchange:
             return
         self._disconnected = True
         self._wake()
-        if self._on_disconnect is not None:
-            self._on_disconnect()
+        if self.disconnect_callback is not None:
+            self.disconnect_callback()
 
     def stop(self) -> None:
         """Ends the exchange because the server stops. The application can notify the client in its `on_stop`
@@ -338,10 +323,12 @@ class HttpExchange:
 def answer_head(status: int, headers: bytes, *, keep_alive: bool) -> bytes:
     """Encodes the status line and all headers of an answer. Adds the date to the encoded header lines in
     `headers`, and `connection: close` if `keep_alive` is False."""
-    end = b"\r\n" if keep_alive else b"connection: close\r\n\r\n"
-    return b"".join((_STATUS_LINES[status], _date_line(int(time.time())), headers, end))
+    return b"%b%b\r\n" % (_first_lines(status, keep_alive, int(time())), headers)
 
 
-@lru_cache(maxsize=1)
-def _date_line(now: int) -> bytes:
-    return b"date: " + formatdate(now, usegmt=True).encode() + b"\r\n"
+# Answers in the same second share the lines.
+@lru_cache(maxsize=16)
+def _first_lines(status: int, keep_alive: bool, now: int) -> bytes:
+    phrase, date = http.HTTPStatus(status).phrase, formatdate(now, usegmt=True)
+    connection = "" if keep_alive else "connection: close\r\n"
+    return f"HTTP/1.1 {status} {phrase}\r\ndate: {date}\r\n{connection}".encode()

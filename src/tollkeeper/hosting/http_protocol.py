@@ -82,7 +82,14 @@ class ServerState:
         self.small_buffer = self.buffer[:_READ_BYTES]
 
     def work_ended(self, task: asyncio.Task[None]) -> None:
-        self.exchanges.pop(task).end_work()
+        """Ends the exchange of this task, because the application's work has ended."""
+        exchange = self.exchanges.pop(task)
+        if not exchange.finished:
+            exchange.abandon()
+        # The callbacks refer to the application's objects, which refer back to the exchange. Clearing
+        # them breaks these reference cycles, so that reference counting frees the request, with its body
+        # and prompt, immediately.
+        exchange.disconnect_callback = exchange.on_stop = None
 
 
 class HttpConnection(asyncio.BufferedProtocol):
@@ -109,7 +116,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.owner: Hashable = None
         # Received bytes that are not parsed yet.
         self._unparsed = bytearray()
-        self._has_served = False
+        # True if `_waiting`, `_unparsed` or `_refusal` may have something for `_start_next`.
+        self._pending = False
         # The error for invalid data that follows valid requests. The server sends this error after the
         # answers to the valid requests.
         self._refusal: TollkeeperError | None = None
@@ -123,6 +131,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         # The time at which the currently incomplete headers began to arrive. For the first request,
         # the time at which the connection was opened.
         self._headers_since: float | None = None
+        # The time at which the last answer ended; 0 before the first answer.
         self._idle_since = 0.0
 
     # Called by the event loop.
@@ -147,18 +156,18 @@ class HttpConnection(asyncio.BufferedProtocol):
         return self._state.small_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._dropping:
-            return
         data = bytes(self._state.buffer[:nbytes])
-        if self._parser.exchange is not None:
-            self._feed(data)
-        elif self._current or self._waiting or self._unparsed:
-            self._buffer(data)
-        elif self._state.arrivals.take(self.owner) or self._is_probably_rejected():
-            self._begin(data)
-        else:
-            self._buffer(data)
-            self._wait_for_turn()
+        if self._current is None and self.ready and not self._pending:
+            if self._state.arrivals.take(self.owner) or self._is_probably_rejected():
+                self._begin(data)
+            else:
+                self._buffer(data)
+                self._wait_for_turn()
+        elif not self._dropping:
+            if self._parser.exchange is not None:
+                self._feed(data)
+            else:
+                self._buffer(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.connections.discard(self)
@@ -246,17 +255,18 @@ class HttpConnection(asyncio.BufferedProtocol):
     def answered(self, exchange: HttpExchange, last: bytes) -> None:
         """Sends the last piece of the answer to this exchange. Then starts the next request or closes the
         connection."""
-        if not self._transport.is_closing():
-            self._transport.write(last)
-        if self._current is exchange:
-            self._current = None
-            self.owner = exchange.owner
-            if not exchange.keep_alive or self._state.stopping:
+        self._current = None
+        self.owner = exchange.owner
+        if self.ready and exchange.keep_alive:
+            self.write(last)
+            self._idle_since = self._loop.time()
+            # The write may have ended `ready`. Then `resume_writing` starts the next request.
+            if self._pending and self.ready:
+                self._start_next()
+        else:
+            self.send(last)
+            if not exchange.keep_alive:
                 self._close(linger_s=_LINGER_S if exchange.body is None else 0)
-            elif self.ready:
-                self._idle_since = self._loop.time()
-                if self._waiting or self._unparsed or self._refusal is not None:
-                    self._start_next()
 
     def abandoned(self, exchange: HttpExchange) -> None:
         """Closes the connection, because the answer to this exchange is incomplete or missing."""
@@ -310,6 +320,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._current = self._unstarted = exchange
         else:
             self._waiting.append(exchange)
+            self._pending = True
 
     # Parsing.
 
@@ -327,16 +338,17 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _begin(self, data: bytes) -> None:
         """Parses data that starts a request or continues incomplete headers."""
-        exchange = self._parser.parse_repeated(data) if self.ready else None
+        exchange = self._parser.parse_repeated(data)
         if exchange is None:
             self._feed(data)
         else:
             self._start(exchange)
 
     def _begin_unparsed(self) -> None:
-        if self._current is None and not self._dropping:
+        if self._current is None and self.ready and not self._dropping:
             data = bytes(self._unparsed)
             self._unparsed.clear()
+            self._pending = bool(self._waiting)
             self._begin(data)
             if len(self._unparsed) <= _UNPARSED_BYTES_MAX:
                 self.resume_reading()
@@ -370,6 +382,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._current is not None and not self._current.keep_alive:
             return  # the connection is closed after the current answer
         self._unparsed += data
+        self._pending = True
         if len(self._unparsed) > _UNPARSED_BYTES_MAX:
             self.pause_reading()
 
@@ -377,7 +390,6 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _start(self, exchange: HttpExchange) -> None:
         self._current = exchange
-        self._has_served = True
         state = self._state
         if state.leaving:
             exchange.keep_alive = False
@@ -390,6 +402,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _start_next(self) -> None:
         """Starts the next request after an answer is complete."""
+        self._pending = bool(self._unparsed) or self._refusal is not None or len(self._waiting) > 1
         if self._waiting:
             self._start(self._waiting.pop(0))
         elif self._refusal is not None:
@@ -412,9 +425,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         last_request = self._waiting[-1] if self._waiting else self._current
         if last_request is not None and last_request.keep_alive and self._parser.has_target:
             self._refusal = error
+            self._pending = True
         elif last_request is not None:
             last_request.keep_alive = False
-        elif self._has_served and not self._parser.has_target:
+        elif self._idle_since and not self._parser.has_target:
             self._close()
         else:
             self._refuse(error)

@@ -36,14 +36,15 @@ class FairQueue(Generic[T]):
         self._lane_max = lane_max
         # The first lane is served next.
         self._lanes: OrderedDict[Hashable, deque[T]] = OrderedDict()
-        self._count = 0
+        # The number of items in all lanes.
+        self.count = 0
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def push(self, owner: Hashable, item: T) -> None:
         """Adds an item to the owner's lane. Raises QueueFull."""
-        if self._count >= self._items_max:
+        if self.count >= self._items_max:
             raise QueueFull
         lane = self._lanes.get(owner)
         if lane is None:
@@ -52,7 +53,7 @@ class FairQueue(Generic[T]):
             lane.append(item)
         else:
             raise QueueFull
-        self._count += 1
+        self.count += 1
 
     def pop(self, may_go: Callable[[Hashable], bool] | None = None) -> T:
         """Removes and returns an item from the next lane for whose owner `may_go` returns True. Raises
@@ -64,7 +65,7 @@ class FairQueue(Generic[T]):
             raise IndexError("no item may go") from None
         lane = self._lanes[owner]
         item = lane.popleft()
-        self._count -= 1
+        self.count -= 1
         if lane:
             self._lanes.move_to_end(owner)
         else:
@@ -77,7 +78,7 @@ class FairQueue(Generic[T]):
         if lane is None or item not in lane:
             return False
         lane.remove(item)
-        self._count -= 1
+        self.count -= 1
         if not lane:
             del self._lanes[owner]
         return True
@@ -138,7 +139,7 @@ class FairSlots:
         else:
             del self._held[owner]
         self._free += 1
-        if self._waiting:
+        if self._waiting.count:
             self._hand_out()
 
     def _hand_out(self) -> None:
@@ -252,7 +253,7 @@ class FairTurns:
     def _next_turn(self) -> None:
         self._used_by_owner.clear()
         self._used_by_owner.update(self._already_used)
-        if not self._waiting:
+        if not self._waiting.count:
             self._left = self._per_turn
             self._is_scheduled = False
             return
