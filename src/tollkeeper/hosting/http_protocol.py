@@ -95,44 +95,46 @@ class ServerState:
 class HttpConnection(asyncio.BufferedProtocol):
     """Serves one connection. Parses the next request when the current answer is complete."""
 
+    # The defaults are class attributes, which saves time: a new connection changes only a few of them.
+    _transport: asyncio.Transport
+    # Set in `connection_made`. `ready` means that the connection is open and that the client reads fast
+    # enough.
+    write: Callable[[bytes], None]
+    ready = False
+    # The request that the application is answering.
+    _current: HttpExchange | None = None
+    # The current request, until the data that arrived together with its headers is parsed. Only then is
+    # the application called.
+    _unstarted: HttpExchange | None = None
+    # The owner (usually the organization) of the last request; None if unknown.
+    owner: Hashable = None
+    # True if `_waiting`, `_unparsed` or `_refusal` may have something for `_start_next`.
+    _pending = False
+    # The error for invalid data that follows valid requests. The server sends this error after the
+    # answers to the valid requests.
+    _refusal: TollkeeperError | None = None
+    # True if the server ignores all further data from the client.
+    _dropping = False
+    _closed = False
+    _reading_paused = False
+    _writable: asyncio.Event | None = None
+    _write_timer: asyncio.TimerHandle | None = None
+    _deadline_timer: asyncio.TimerHandle | None = None
+    # The time at which the currently incomplete headers began to arrive. For the first request, the time
+    # at which the connection was opened.
+    _headers_since: float | None = None
+    # The time at which the last answer ended; 0 before the first answer.
+    _idle_since = 0.0
+
     def __init__(self, state: ServerState, loop: asyncio.AbstractEventLoop) -> None:
         self._state = state
         self._limits = state.limits
         self._loop = loop
-        self._transport: asyncio.Transport
-        # Set in `connection_made`. `ready` means that the connection is open and that the client reads
-        # fast enough.
-        self.write: Callable[[bytes], None]
-        self.ready = False
         self._parser = RequestParser(self, state.limits.header_bytes_max)
-        # The request that the application is answering.
-        self._current: HttpExchange | None = None
-        # The current request, until the data that arrived together with its headers is parsed. Only
-        # then is the application called.
-        self._unstarted: HttpExchange | None = None
         # Parsed requests that wait for the answer to the current request.
         self._waiting: list[HttpExchange] = []
-        # The owner (usually the organization) of the last request; None if unknown.
-        self.owner: Hashable = None
         # Received bytes that are not parsed yet.
         self._unparsed = bytearray()
-        # True if `_waiting`, `_unparsed` or `_refusal` may have something for `_start_next`.
-        self._pending = False
-        # The error for invalid data that follows valid requests. The server sends this error after the
-        # answers to the valid requests.
-        self._refusal: TollkeeperError | None = None
-        # True if the server ignores all further data from the client.
-        self._dropping = False
-        self._closed = False
-        self._reading_paused = False
-        self._writable: asyncio.Event | None = None
-        self._write_timer: asyncio.TimerHandle | None = None
-        self._deadline_timer: asyncio.TimerHandle | None = None
-        # The time at which the currently incomplete headers began to arrive. For the first request,
-        # the time at which the connection was opened.
-        self._headers_since: float | None = None
-        # The time at which the last answer ended; 0 before the first answer.
-        self._idle_since = 0.0
 
     # Called by the event loop.
 
@@ -159,13 +161,13 @@ class HttpConnection(asyncio.BufferedProtocol):
         data = bytes(self._state.buffer[:nbytes])
         if self._current is None and self.ready and not self._pending:
             if self._state.arrivals.take(self.owner) or self._is_probably_rejected():
-                self._begin(data)
+                self._start(self._parser.parse_repeated(data) or self._parse(data))
             else:
                 self._buffer(data)
                 self._wait_for_turn()
         elif not self._dropping:
             if self._parser.exchange is not None:
-                self._feed(data)
+                self._start(self._parse(data))
             else:
                 self._buffer(data)
 
@@ -336,47 +338,35 @@ class HttpConnection(asyncio.BufferedProtocol):
         else:
             self._state.arrivals.wait(self.owner, self._begin_unparsed)
 
-    def _begin(self, data: bytes) -> None:
-        """Parses data that starts a request or continues incomplete headers."""
-        exchange = self._parser.parse_repeated(data)
-        if exchange is None:
-            self._feed(data)
-        else:
-            self._start(exchange)
-
     def _begin_unparsed(self) -> None:
         if self._current is None and self.ready and not self._dropping:
             data = bytes(self._unparsed)
             self._unparsed.clear()
             self._pending = bool(self._waiting)
-            self._begin(data)
+            self._start(self._parser.parse_repeated(data) or self._parse(data))
             if len(self._unparsed) <= _UNPARSED_BYTES_MAX:
                 self.resume_reading()
 
-    def _feed(self, data: bytes) -> None:
-        self._parse(data)
-        exchange = self._unstarted
-        if exchange is not None:
-            self._unstarted = None
-            self._start(exchange)
-
-    def _parse(self, data: bytes) -> None:
-        """Parses `data` up to the end of the current request, and buffers any data after it."""
+    def _parse(self, data: bytes) -> HttpExchange | None:
+        """Parses `data` up to the end of the current request, and buffers any data after it. Returns the
+        request if its headers are complete now and it can be started, otherwise None."""
         parser, start, size = self._parser, 0, len(data)
-        while start < size:
-            try:
+        try:
+            while start < size:
                 start += parser.feed(data, start)
-            except TollkeeperError as error:
-                self._fail(error)
-                return
-            if parser.exchange is None and (self._current is not None or self._waiting):
-                break
-        if start < size:
-            self._buffer(data[start:])
-        elif parser.overhead_bytes and self._headers_since is None and parser.exchange is None:
-            # The headers are incomplete: a part of them, or only empty lines before them, has arrived.
-            self._headers_since = self._loop.time()
-            self._check_time_at(self._headers_since + self._limits.header_timeout_s)
+                if parser.exchange is None and (self._current is not None or self._waiting):
+                    break
+        except TollkeeperError as error:
+            self._fail(error)
+        else:
+            if start < size:
+                self._buffer(data[start:])
+            elif parser.overhead_bytes and self._headers_since is None and parser.exchange is None:
+                # The headers are incomplete: a part of them, or only empty lines before them, has arrived.
+                self._headers_since = self._loop.time()
+                self._check_time_at(self._headers_since + self._limits.header_timeout_s)
+        exchange, self._unstarted = self._unstarted, None
+        return exchange
 
     def _buffer(self, data: bytes) -> None:
         if self._current is not None and not self._current.keep_alive:
@@ -388,7 +378,10 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     # Answering.
 
-    def _start(self, exchange: HttpExchange) -> None:
+    def _start(self, exchange: HttpExchange | None) -> None:
+        """Calls the application. Does nothing if `exchange` is None."""
+        if exchange is None:
+            return
         self._current = exchange
         state = self._state
         if state.leaving:

@@ -61,33 +61,36 @@ class RequestParser:
     """Parses the data of one connection. Creates an exchange for each request, and adds the request's
     body to it."""
 
+    # The defaults are class attributes, as in `HttpConnection`.
+    _phase = _Phase.IDLE
+    _target = b""
+    # The headers of the current request.
+    _headers: HeaderIndex
+    # The number of header lines whose name has already occurred in this request.
+    _duplicate_headers = 0
+    # The number of body bytes that are still to come; 0 if the body is chunked.
+    _body_left = 0
+    # True if the current request has an Upgrade header, until `_ignore_upgrade` is called.
+    _upgrading = False
+    # An error that a callback of llhttp has found. `feed` raises it.
+    _refusal: TollkeeperError | None = None
+    # The request whose body is arriving.
+    exchange: HttpExchange | None = None
+    # The number of bytes since the end of the last headers, body data or request. It limits the size of
+    # headers, and of everything else that is not body data.
+    overhead_bytes = 0
+    # The headers of the last request whose headers arrived in one read, if they can be cached.
+    _cached: _CachedHeaders | None = None
+    # The number of requests in succession whose headers differed from the cached headers.
+    _different_headers = 0
+    # The number of body bytes still to come for a request that `parse_repeated` returned. They bypass
+    # llhttp.
+    _unparsed_left = 0
+
     def __init__(self, receiver: Link, header_bytes_max: int) -> None:
         self._receiver = receiver
         self._header_bytes_max = header_bytes_max
         self._llhttp = httptools.HttpRequestParser(self)
-        self._phase = _Phase.IDLE
-        self._target = b""
-        self._headers: HeaderIndex = {}
-        # The number of header lines whose name has already occurred in this request.
-        self._duplicate_headers = 0
-        # The number of body bytes that are still to come; 0 if the body is chunked.
-        self._body_left = 0
-        # True if the current request has an Upgrade header, until `_ignore_upgrade` is called.
-        self._upgrading = False
-        # An error that a callback of llhttp has found. `feed` raises it.
-        self._refusal: TollkeeperError | None = None
-        # The request whose body is arriving.
-        self.exchange: HttpExchange | None = None
-        # The number of bytes since the end of the last headers, body data or request. It limits the size of
-        # headers, and of everything else that is not body data.
-        self.overhead_bytes = 0
-        # The headers of the last request whose headers arrived in one read, if they can be cached.
-        self._cached: _CachedHeaders | None = None
-        # The number of requests in succession whose headers differed from the cached headers.
-        self._different_headers = 0
-        # The number of body bytes still to come for a request that `parse_repeated` returned. They bypass
-        # llhttp.
-        self._unparsed_left = 0
 
     @property
     def in_head(self) -> bool:

@@ -75,11 +75,10 @@ class RequestMemory:
 class RequestShare:
     """Reserves memory for one request. `release` frees the memory when the request has ended."""
 
-    __slots__ = ("_key_memory", "size")
+    size = 0
 
     def __init__(self, memory: KeyMemory) -> None:
         self._key_memory = memory
-        self.size = 0
 
     def grow_to(self, size: int) -> None:
         """Reserves `size` bytes in total for the request. If there is not enough memory, raises
