@@ -30,6 +30,7 @@ from tollkeeper.api.http.exchange import SERVER_WIDE, ClientDisconnected, Exchan
 from tollkeeper.api.http.request_memory import RequestMemory, RequestShare
 from tollkeeper.api.http.router import Router
 from tollkeeper.api.http.sse import EventStream, KeepAlive
+from tollkeeper.api.http.strict_json import decode_body
 from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, ProjectCaller, require
 from tollkeeper.domain.audit import Actor, ActorKind
 from tollkeeper.domain.errors import PermissionDenied, Unavailable
@@ -120,7 +121,7 @@ class App:
                 organization_id = request.admin_caller.organization_id
                 self._services.administration_rate.count_body(organization_id, len(raw_body))
             request.raw_body = raw_body
-            request.body, request.is_large = await incoming.decode_body(
+            request.body, request.is_large = await decode_body(
                 context, raw_body, share, conventions.body_elements_max, exchange.owner
             )
             if endpoint.query is not NoneType:

@@ -45,10 +45,12 @@ class Link(Protocol):
         """Sends like `send`, but faster. May only be called while `ready` is True."""
         ...
 
-    def resume_reading(self) -> None: ...
-
     def read_body(self) -> None:
         """Resumes reading, and checks from now on that the body arrives fast enough."""
+        ...
+
+    def body_arrived(self) -> None:
+        """Handles the end of a body."""
         ...
 
     def pause_reading(self) -> None: ...
@@ -83,6 +85,8 @@ class HttpExchange:
     wrote = False
     # False if the connection is closed after the answer.
     keep_alive = True
+    # True if the answer has no body, because the method is HEAD.
+    omits_body = False
     # The declared size of the body. 0 if the body is chunked, if there is none, or if `parse_repeated`
     # returned the complete request.
     content_length = 0
@@ -155,7 +159,7 @@ class HttpExchange:
             # request.
             self.keep_alive = False
             self._received = b""
-        if self.head.method == "HEAD":
+        if self.omits_body:
             body = b""
         first_lines = _first_lines(status, self.keep_alive, int(time()))
         if len(body) <= _JOINED_BODY_BYTES_MAX:
@@ -213,7 +217,7 @@ class HttpExchange:
             return
         self.finished = True
         last = self._framed(piece) if piece else self._take_answer_headers()
-        if self._uses_chunks and self.head.method != "HEAD":
+        if self._uses_chunks and not self.omits_body:
             last += b"0\r\n\r\n"
         self._link.answered(self, last)
 
@@ -255,9 +259,7 @@ class HttpExchange:
     def complete_body(self) -> None:
         self.body, self._received = bytes(self._received), b""
         self._wake()
-        # Reading may be paused because the body is large. It must resume after the body, because the
-        # server notices a disconnect only while it reads.
-        self._link.resume_reading()
+        self._link.body_arrived()
 
     @property
     def waits_for_body(self) -> bool:
@@ -308,7 +310,7 @@ class HttpExchange:
 
     def _framed(self, piece: bytes) -> bytes:
         head = self._take_answer_headers()
-        if self.head.method == "HEAD":
+        if self.omits_body:
             return head
         if not self._uses_chunks:
             return head + piece

@@ -135,6 +135,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._waiting: list[HttpExchange] = []
         # Received bytes that are not parsed yet.
         self._unparsed = bytearray()
+        # The buffer for the next read.
+        self._buffer = state.small_buffer
 
     # Called by the event loop.
 
@@ -152,10 +154,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._refuse(_no_room())
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        exchange = self._parser.exchange
-        if exchange is not None and exchange.waits_for_body:
-            return self._state.buffer
-        return self._state.small_buffer
+        return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         data = bytes(self._state.buffer[:nbytes])
@@ -163,13 +162,13 @@ class HttpConnection(asyncio.BufferedProtocol):
             if self._state.arrivals.take(self.owner) or self._is_probably_rejected():
                 self._start(self._parser.parse_repeated(data) or self._parse(data))
             else:
-                self._buffer(data)
+                self._keep_unparsed(data)
                 self._wait_for_turn()
         elif not self._dropping:
             if self._parser.exchange is not None:
                 self._start(self._parse(data))
             else:
-                self._buffer(data)
+                self._keep_unparsed(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.connections.discard(self)
@@ -242,8 +241,15 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def read_body(self) -> None:
+        self._buffer = self._state.buffer
         self.resume_reading()
         self._check_time_at(self._loop.time() + self._body_check_interval_s)
+
+    def body_arrived(self) -> None:
+        self._buffer = self._state.small_buffer
+        # Reading may be paused because the body is large. It must resume after the body, because the
+        # server notices a disconnect only while it reads.
+        self.resume_reading()
 
     def pause_reading(self) -> None:
         if not self._reading_paused and not self._transport.is_closing():
@@ -360,7 +366,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._fail(error)
         else:
             if start < size:
-                self._buffer(data[start:])
+                self._keep_unparsed(data[start:])
             elif parser.overhead_bytes and self._headers_since is None and parser.exchange is None:
                 # The headers are incomplete: a part of them, or only empty lines before them, has arrived.
                 self._headers_since = self._loop.time()
@@ -368,7 +374,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         exchange, self._unstarted = self._unstarted, None
         return exchange
 
-    def _buffer(self, data: bytes) -> None:
+    def _keep_unparsed(self, data: bytes) -> None:
         if self._current is not None and not self._current.keep_alive:
             return  # the connection is closed after the current answer
         self._unparsed += data

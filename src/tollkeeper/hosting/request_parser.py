@@ -228,6 +228,7 @@ class RequestParser:
         head, lengths = exchange.head, list(_LENGTH.finditer(raw[:_CACHED_BYTES_MAX]))
         if (
             exchange.keep_alive
+            and not exchange.omits_body
             and self._different_headers < _DIFFERENT_HEADERS_MAX
             and len(raw) <= _CACHED_BYTES_MAX
             and raw.endswith(_HEADERS_END)
@@ -295,6 +296,7 @@ class RequestParser:
         head = RequestHead(method, path, query, headers, is_http10=is_http10)
         exchange = HttpExchange(self._receiver, head)
         exchange.keep_alive = not is_http10 and llhttp.should_keep_alive()
+        exchange.omits_body = method == "HEAD"
         if length is not None:
             exchange.content_length = int(length[0])
         return exchange

@@ -1,6 +1,5 @@
 """Reads and checks the parts of an HTTP request: key, other headers, body, query."""
 
-from collections.abc import Hashable
 from dataclasses import replace
 from types import NoneType
 from typing import Any, TypeVar, cast
@@ -12,28 +11,17 @@ from tollkeeper.api.http.conventions import HttpConventions
 from tollkeeper.api.http.endpoint import HeaderContext, HeaderIndex, HeaderParameter
 from tollkeeper.api.http.envelope import BodyTimeout, PayloadTooLarge, UnsupportedMediaType
 from tollkeeper.api.http.exchange import Exchange
-from tollkeeper.api.http.request_memory import RequestShare, memory_of
-from tollkeeper.api.http.strict_json import (
-    DEPTH_MAX,
-    FEW_ELEMENTS,
-    SMALL_BYTES,
-    check_bounds,
-    convert,
-    decode_bounded,
-    refuse_nul,
-)
+from tollkeeper.api.http.request_memory import RequestShare
+from tollkeeper.api.http.strict_json import convert
 from tollkeeper.domain.access import KeyKind
 from tollkeeper.domain.conventions import SESSION_HEADERS
 from tollkeeper.domain.errors import InvalidRequest, Unauthenticated
-from tollkeeper.runtime.large_requests import LARGE_CALL_REQUESTS_MAX, run_in_thread
 from tollkeeper.runtime.timeouts import timeout
 
 T = TypeVar("T")
 
 PATH_ID_LENGTH_MAX = 200
 _JSON = b"application/json"
-# Every element of an array or object in a JSON text begins with one of these, except for spaces.
-_ELEMENT_STARTS = (b"{", b"[", b",")
 _UTF8 = frozenset({b"utf-8", b"utf8", b'"utf-8"', b'"utf8"'})
 _QUERY_FIELDS_MAX = 1000
 # The minimum memory that is reserved for a request while its body arrives: for the connection, the
@@ -167,47 +155,6 @@ async def read_body(exchange: Exchange, share: RequestShare, limits: HttpConvent
             return await exchange.receive_body(grow_to)
     except TimeoutError:
         raise BodyTimeout from None
-
-
-async def decode_body(
-    context: HeaderContext, body: bytes, share: RequestShare, elements_max: int, owner: Hashable
-) -> tuple[Any, bool]:
-    """Returns the decoded body (None if the endpoint takes no body), and whether the body is large.
-    Reserves memory for the request with `share`. Decodes a large body in a thread, so that the event
-    loop can serve other requests meanwhile."""
-    decoder = context.decoder
-    if decoder is None:
-        if body:
-            raise InvalidRequest("This operation takes no body.")
-        return None, False
-    # May be too high, because brackets and commas in strings are counted too.
-    elements = sum(map(body.count, _ELEMENT_STARTS))
-    is_large = elements > FEW_ELEMENTS or len(body) > SMALL_BYTES
-    if is_large:
-        share.grow_to(await run_in_thread(owner, _checked_memory_of, body, elements_max))
-        decoded = await run_in_thread(owner, decode_bounded, body, decoder)
-    else:
-        # A body with few elements cannot be nested too deeply.
-        if elements > DEPTH_MAX:
-            openings = body.count(b"{") + body.count(b"[")
-            if openings > DEPTH_MAX or elements > elements_max:
-                elements = check_bounds(body, elements_max)
-        share.grow_to(memory_of(body, elements))
-        decoded = decode_bounded(body, decoder)
-    if context.endpoint.stored:
-        refuse_nul(body, decoded)
-    completions = getattr(decoded, "n", None)
-    if completions:
-        # If the backend creates only one completion per request, the gateway sends one request for
-        # each completion. Each of these requests needs memory for the body while it is in progress.
-        # For a large body, at most `LARGE_CALL_REQUESTS_MAX` of them are in progress at the same time.
-        completions = min(completions, LARGE_CALL_REQUESTS_MAX) if is_large else completions
-        share.grow_to(share.size + (completions - 1) * len(body))
-    return decoded, is_large
-
-
-def _checked_memory_of(body: bytes, elements_max: int) -> int:
-    return memory_of(body, check_bounds(body, elements_max))
 
 
 def decode_query(query_string: bytes, kind: type[T]) -> T:

@@ -1,5 +1,5 @@
-"""Decodes JSON strictly: rejects duplicate keys, deep nesting and too many elements. Errors name the
-path of the invalid field.
+"""Decodes JSON bodies strictly: rejects duplicate keys, deep nesting and too many elements. Errors name
+the path of the invalid field.
 
 msgspec checks syntax, types and limits of fields in one pass, and its errors contain the path. If a key
 occurs twice in an object, msgspec silently uses the last value, so a second pass looks for duplicates.
@@ -11,13 +11,16 @@ most about a millisecond, so that other threads can run in between.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from itertools import accumulate
 from typing import Any, TypeVar
 
 import msgspec
 
+from tollkeeper.api.http.endpoint import HeaderContext
+from tollkeeper.api.http.request_memory import RequestShare, memory_of
 from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.runtime.large_requests import LARGE_CALL_REQUESTS_MAX, run_in_thread
 
 T = TypeVar("T")
 
@@ -28,26 +31,69 @@ _PATH = re.compile(r" - at (?:`key` in )?`\$(?P<path>.*)`$", re.DOTALL)
 _FIELD = re.compile(r"(?:unknown|required) field `(?P<field>.*?)`", re.DOTALL)
 _PARAM_LENGTH_MAX = 200
 _BLANKS = " \t\r\n"
+# Every element of an array or object begins after one of these.
+_ELEMENT_STARTS = (b"{", b"[", b",")
 DEPTH_MAX = 64
 _SLICE_BYTES = 32 << 10
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _DEPTH_CHANGES = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 # A body with more bytes or more elements than this takes more than a few milliseconds to decode.
-SMALL_BYTES = 128 << 10
-FEW_ELEMENTS = 5000
+_SMALL_BYTES = 128 << 10
+_FEW_ELEMENTS = 5000
 # The text of an integer in a query: at most 18 digits, more than any query parameter allows. `convert`
 # leaves any other text as it is, and msgspec then rejects the text.
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
+
+
+async def decode_body(
+    context: HeaderContext, body: bytes, share: RequestShare, elements_max: int, owner: Hashable
+) -> tuple[Any, bool]:
+    """Returns the decoded body (None if the endpoint takes no body), and whether the body is large.
+    Reserves memory for the request with `share`. Decodes a large body in a thread, so that the event
+    loop can serve other requests meanwhile."""
+    decoder = context.decoder
+    if decoder is None:
+        if body:
+            raise InvalidRequest("This operation takes no body.")
+        return None, False
+    # May be too high, because brackets and commas in strings are counted too.
+    elements = sum(map(body.count, _ELEMENT_STARTS))
+    is_large = elements > _FEW_ELEMENTS or len(body) > _SMALL_BYTES
+    if is_large:
+        share.grow_to(await run_in_thread(owner, _checked_memory_of, body, elements_max))
+        decoded = await run_in_thread(owner, _decode_bounded, body, decoder)
+    else:
+        # A body with few elements cannot be nested too deeply.
+        if elements > DEPTH_MAX:
+            openings = body.count(b"{") + body.count(b"[")
+            if openings > DEPTH_MAX or elements > elements_max:
+                elements = check_bounds(body, elements_max)
+        share.grow_to(memory_of(body, elements))
+        decoded = _decode_bounded(body, decoder)
+    if context.endpoint.stored:
+        _refuse_nul(body, decoded)
+    completions = getattr(decoded, "n", None)
+    if completions:
+        # If the backend creates only one completion per request, the gateway sends one request for
+        # each completion. Each of these requests needs memory for the body while it is in progress.
+        # For a large body, at most `LARGE_CALL_REQUESTS_MAX` of them are in progress at the same time.
+        completions = min(completions, LARGE_CALL_REQUESTS_MAX) if is_large else completions
+        share.grow_to(share.size + (completions - 1) * len(body))
+    return decoded, is_large
+
+
+def _checked_memory_of(body: bytes, elements_max: int) -> int:
+    return memory_of(body, check_bounds(body, elements_max))
 
 
 def decode(body: bytes, decoder: msgspec.json.Decoder[T], elements_max: int = _ELEMENTS_MAX) -> T:
     """Returns the decoded body. Raises InvalidRequest with the path of the invalid field in
     `param`."""
     check_bounds(body, elements_max)
-    return decode_bounded(body, decoder)
+    return _decode_bounded(body, decoder)
 
 
-def decode_bounded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+def _decode_bounded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     """Works like `decode`, for a body that `check_bounds` has accepted."""
     try:
         decoded = decoder.decode(body)
@@ -150,7 +196,7 @@ def _integer_fields(kind: type) -> frozenset[str]:
     return frozenset(names)
 
 
-def refuse_nul(body: bytes, decoded: msgspec.Struct) -> None:
+def _refuse_nul(body: bytes, decoded: msgspec.Struct) -> None:
     """Rejects a body with the character U+0000. Used for bodies that are stored in the database,
     because PostgreSQL's text type cannot contain this character."""
     if b"\\u0000" not in body:

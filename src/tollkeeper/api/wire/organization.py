@@ -17,7 +17,7 @@ from tollkeeper.domain.policy import Direction, Mode, PolicyState, Scope
 from tollkeeper.domain.reports import TIME_MAX, CostDimension
 from tollkeeper.domain.trial import THRESHOLD_MAX, THRESHOLD_MIN
 
-# PostgreSQL's text type cannot contain the character U+0000. `strict_json.refuse_nul` rejects the
+# PostgreSQL's text type cannot contain the character U+0000. `strict_json.decode_body` rejects the
 # character. This pattern documents the rule in the OpenAPI document.
 _STORABLE = {"pattern": r"^[^\x00]*$"}
 
