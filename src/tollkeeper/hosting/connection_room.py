@@ -63,8 +63,9 @@ class ConnectionLimit(Generic[C]):
         group = self._groups.pop(connection, None)
         if group is not None:
             groups, name = group
-            del groups[name][connection]
-            if not groups[name]:
+            members = groups[name]
+            del members[connection]
+            if not members:
                 del groups[name]
             self._without_key.pop(connection, None)
 

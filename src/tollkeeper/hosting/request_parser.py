@@ -11,7 +11,6 @@ four headers, this reuse saves about 1,260 bytecodes. SDKs send more headers, fo
 """
 
 import re
-from enum import Enum
 from typing import NamedTuple
 
 import httptools
@@ -40,14 +39,7 @@ _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*(?=\r\n)", re.IGN
 # The maximum number of digits of a Content-Length that `parse_repeated` accepts.
 _LENGTH_DIGITS_MAX = 9
 # Headers that include one of these are not cached, because these change how the body is read.
-_UNCACHED_HEADERS = (b"expect", b"transfer-encoding")
-
-
-class _Phase(Enum):
-    # Between requests.
-    IDLE = 0
-    HEAD = 1
-    BODY = 2
+_UNCACHED_HEADERS = frozenset((b"expect", b"transfer-encoding"))
 
 
 class _CachedHeaders(NamedTuple):
@@ -62,7 +54,8 @@ class RequestParser:
     body to it."""
 
     # The defaults are class attributes, as in `HttpConnection`.
-    _phase = _Phase.IDLE
+    # True if a request has begun to arrive, but its headers are not complete.
+    in_head = False
     _target = b""
     # The headers of the current request.
     _headers: HeaderIndex
@@ -91,11 +84,6 @@ class RequestParser:
         self._receiver = receiver
         self._header_bytes_max = header_bytes_max
         self._llhttp = httptools.HttpRequestParser(self)
-
-    @property
-    def in_head(self) -> bool:
-        """Tells whether a request has begun to arrive, but its headers are not complete."""
-        return self._phase is _Phase.HEAD
 
     @property
     def has_target(self) -> bool:
@@ -167,7 +155,7 @@ class RequestParser:
     # Called by llhttp.
 
     def on_message_begin(self) -> None:
-        self._phase = _Phase.HEAD
+        self.in_head = True
         self._headers = {}
         self._duplicate_headers = 0
 
@@ -175,7 +163,7 @@ class RequestParser:
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._phase is not _Phase.HEAD:
+        if not self.in_head:
             return  # a trailer after the body: dropped, because only headers are checked
         name = name.lower()
         value = value.strip(b" \t")
@@ -187,7 +175,7 @@ class RequestParser:
             self._headers[name] += (value,)
 
     def on_headers_complete(self) -> None:
-        self._phase = _Phase.BODY
+        self.in_head = False
         if self._refusal is not None:
             return
         if self._llhttp.should_upgrade() and self._llhttp.get_method() != b"CONNECT":
@@ -213,7 +201,6 @@ class RequestParser:
 
     def on_message_complete(self) -> None:
         if self.exchange is not None:
-            self._phase = _Phase.IDLE
             self._target = b""
             self.overhead_bytes = 0
             exchange, self.exchange = self.exchange, None
@@ -233,7 +220,7 @@ class RequestParser:
             and len(raw) <= _CACHED_BYTES_MAX
             and raw.endswith(_HEADERS_END)
             and len(lengths) == 1
-            and not any(name in head.headers for name in _UNCACHED_HEADERS)
+            and _UNCACHED_HEADERS.isdisjoint(head.headers)
         ):
             start, end = lengths[0].span(1)
             self._cached = _CachedHeaders(head, raw[:start], raw[end:])
