@@ -33,6 +33,9 @@ _DRAIN_TIMEOUT_S = 1.0
 # If received data ends with these bytes, and they end an HTTP chunk, the chunk ends with a whole
 # server-sent event.
 _CHUNK_END = b"\n\n\r\n"
+# Negative values of `Connection._overhead_bytes`: the last part of a read is the end of the headers or a
+# part of the body (`_CONTENT`), or it completes a chunk of the body (`_CHUNK_COMPLETE`).
+_CONTENT, _CHUNK_COMPLETE = -1, -2
 _unwritten_bytes = methodcaller("get_write_buffer_size")
 
 
@@ -72,6 +75,9 @@ class Connection(asyncio.Protocol):
     # The transport. With TLS also the transport below TLS, because only that transport knows how many
     # encrypted bytes are not yet written to the socket.
     _transports: tuple[asyncio.Transport, ...]
+    # `send` and `_next_data` set it. Ends when the headers arrive (see `send`), when data arrives for the
+    # read that waits, or when the exchange fails.
+    _waiter: asyncio.Future[None]
     # Called by the parser, for each header: stores the header in `_received_headers`. Not a method of this
     # class, because an answer may have many headers, and a method would take several times as long.
     on_header: Callable[[bytes, bytes], bytes]
@@ -107,17 +113,14 @@ class Connection(asyncio.Protocol):
         self._deadline = 0.0
         # The part of the request body that is not yet written.
         self._unsent: memoryview | None = None
-        # Ends when the headers arrive (see `send`), when data arrives for the read that waits, or when
-        # the exchange fails.
-        self._waiter: asyncio.Future[None] | None = None
         # The status of the answer; 0 until its headers have arrived.
         self.status = 0
         # The headers by lower-case name, after they have arrived. Trailers are not included.
         self.headers: dict[bytes, bytes] = {}
-        # The number of bytes since the start of the exchange or the last read with a part of the body,
-        # and whether the last read had only such bytes (headers, chunk extensions, trailers).
+        # The number of bytes since the start of the exchange or the last read with a part of the body or
+        # with the end of the headers. While the parser runs, `_CONTENT` or `_CHUNK_COMPLETE` if the
+        # current read has such a part.
         self._overhead_bytes = 0
-        self._only_overhead = True
         # The time of the last call of `mark_progress`; infinite before the first call.
         self._progress_at = inf
         # The part of the body that has arrived and is not yet read: bytes if it is one piece, a
@@ -131,8 +134,7 @@ class Connection(asyncio.Protocol):
         self._reusable: bool | None = True
         self._failure: HttpFailure | None = None
         self._relay: Callable[[bytes], int] | None = None
-        # Whether the next data from the socket begins with an HTTP chunk. While the parser runs:
-        # whether the parser is at the end of a chunk.
+        # Whether the next data from the socket begins with an HTTP chunk.
         self._at_chunk_start = False
         # Limits how long the rest of an answer is read. None if the connection does not drain.
         self._drain_timer: asyncio.TimerHandle | None = None
@@ -265,7 +267,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         relay, waiter = self._relay, self._waiter
-        if relay is not None and self._at_chunk_start and waiter is not None and not waiter.done():
+        if relay is not None and self._at_chunk_start and not waiter.done():
             relayed_bytes = relay(data)
             if relayed_bytes:
                 self._progress_at = self._loop.time()
@@ -277,7 +279,6 @@ class Connection(asyncio.Protocol):
             self._reusable = False
             self.transport.abort()
             return
-        self._only_overhead = True
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
@@ -287,7 +288,7 @@ class Connection(asyncio.Protocol):
                 self._reusable = False
         if self._reusable is None:
             self._limit_answer(data)
-        if self.status and waiter is not None and not waiter.done():
+        if self.status and not waiter.done():
             waiter.set_result(None)
         elif self._drain_timer is not None:
             self._continue_draining()
@@ -296,18 +297,21 @@ class Connection(asyncio.Protocol):
         self._lost = True
         self._unsent = None
         self._cancel_timer()
-        if self._reusable is not None or (
-            # The server marks the end of the body by closing the connection.
-            exc is None
-            and self.status
-            and b"content-length" not in self.headers
-            and b"transfer-encoding" not in self.headers
-        ):
-            self._reusable = False
-        elif self._failure is None:
-            self._failure = ExchangeBroken("the connection was closed")
         self._stop_draining()
-        self._wake()
+        if self._reusable is None:
+            if (
+                exc is None
+                and self.status
+                and b"content-length" not in self.headers
+                and b"transfer-encoding" not in self.headers
+            ):
+                # The server marks the end of the body by closing the connection.
+                self._reusable = False
+            elif self._failure is None:
+                self._failure = ExchangeBroken("the connection was closed")
+            self._wake()
+        else:
+            self._reusable = False
         self._on_lost(self)
         # The parser and the connection refer to each other, so both would stay in memory until the
         # next garbage collection.
@@ -328,7 +332,7 @@ class Connection(asyncio.Protocol):
             headers.clear()
             return
         self.status = status
-        self._only_overhead = False
+        self._overhead_bytes = _CONTENT
         if b"".join(headers).islower():
             self.headers = headers.copy()
         else:
@@ -337,7 +341,7 @@ class Connection(asyncio.Protocol):
                 self.headers.setdefault(name.lower(), value)
 
     def on_body(self, body: bytes) -> None:
-        self._only_overhead = self._at_chunk_start = False
+        self._overhead_bytes = _CONTENT
         if not self._body:
             self._body = body
         elif isinstance(self._body, bytes):
@@ -346,7 +350,7 @@ class Connection(asyncio.Protocol):
             self._body += body
 
     def on_chunk_complete(self) -> None:
-        self._at_chunk_start = True
+        self._overhead_bytes = _CHUNK_COMPLETE
 
     def on_message_complete(self) -> None:
         if not self.status:  # an interim answer
@@ -375,9 +379,9 @@ class Connection(asyncio.Protocol):
         """Handles received data that does not complete the answer. Fails the exchange if the headers or
         the framing of the answer are too large. Stops reading from the socket while too much of the body
         is buffered."""
-        if self._at_chunk_start:
-            self._at_chunk_start = data.endswith(_CHUNK_END)
-        self._overhead_bytes = self._overhead_bytes + len(data) if self._only_overhead else 0
+        overhead = self._overhead_bytes
+        self._at_chunk_start = overhead == _CHUNK_COMPLETE and data.endswith(_CHUNK_END)
+        self._overhead_bytes = overhead + len(data) if overhead >= 0 else 0
         if self._overhead_bytes > HEAD_BYTES_MAX:
             part = "framing" if self.status else "head"
             self._fail(ExchangeBroken(f"the answer's {part} is too large"))
@@ -391,7 +395,7 @@ class Connection(asyncio.Protocol):
         the exchange has already failed."""
         if self._failure is not None:
             raise self._failure
-        assert self._waiter is None or self._waiter.done(), "one reader at a time"
+        assert self._waiter.done(), "one reader at a time"
         self._waiter = self._loop.create_future()
         return self._waiter
 
@@ -421,7 +425,7 @@ class Connection(asyncio.Protocol):
             return
         now = self._loop.time()
         idle_until = self._progress_at + self._idle_s
-        has_waiting_read = self._waiter is not None and not self._waiter.done()
+        has_waiting_read = not self._waiter.done()
         if now >= self._deadline:
             self._fail(DeadlinePassed("the deadline passed"))
         elif has_waiting_read and now >= idle_until:
@@ -453,7 +457,7 @@ class Connection(asyncio.Protocol):
     def _wake(self) -> None:
         """Ends the wait for the headers or for data, after a failure or the end of the answer."""
         waiter = self._waiter
-        if waiter is None or waiter.done():
+        if waiter.done():
             return
         if self._failure is None or self.status:
             waiter.set_result(None)
