@@ -108,8 +108,9 @@ class HttpConnection(asyncio.BufferedProtocol):
     _unstarted: HttpExchange | None = None
     # The owner (usually the organization) of the last request; None if unknown.
     owner: Hashable = None
-    # True if `_waiting`, `_unparsed` or `_refusal` may have something for `_start_next`.
-    _pending = False
+    # True if the next data begins a request, unless a request is being answered: the connection is
+    # `ready`, and there is nothing for `_start_next`.
+    _is_clear = False
     # The error for invalid data that follows valid requests. The server sends this error after the
     # answers to the valid requests.
     _refusal: TollkeeperError | None = None
@@ -144,7 +145,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(_UNSENT_BYTES_MAX)
         self.write = self._transport.write
-        self.ready = True
+        self.ready = self._is_clear = True
         self._headers_since = self._loop.time()
         self._state.connections.add(self)
         self._check_time_at(self._headers_since + self._limits.header_timeout_s)
@@ -158,7 +159,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         data = bytes(self._state.buffer[:nbytes])
-        if self._current is None and self.ready and not self._pending:
+        if self._current is None and self._is_clear:
             if self._state.arrivals.take(self.owner) or self._is_probably_rejected():
                 self._start(self._parser.parse_repeated(data) or self._parse(data))
             else:
@@ -175,7 +176,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._state.room.leave(self)
         self._closed = self._dropping = True
         self._parser.close()
-        self.ready = False
+        self.ready = self._is_clear = False
         self._waiting.clear()
         self._unparsed.clear()
         for timer in (self._deadline_timer, self._write_timer):
@@ -189,7 +190,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """Gives a client that reads too slowly `write_timeout_s` to catch up."""
         self._writable = asyncio.Event()
-        self.ready = False
+        self.ready = self._is_clear = False
         # The client's further requests can wait until the client reads.
         self.pause_reading()
         self._start_write_timer()
@@ -265,16 +266,16 @@ class HttpConnection(asyncio.BufferedProtocol):
         connection."""
         self._current = None
         self.owner = exchange.owner
-        if self.ready and exchange.keep_alive:
+        if self._is_clear and exchange.keep_alive:
             self.write(last)
             self._idle_since = self._loop.time()
-            # The write may have ended `ready`. Then `resume_writing` starts the next request.
-            if self._pending and self.ready:
-                self._start_next()
-        else:
-            self.send(last)
-            if not exchange.keep_alive:
-                self._close(linger_s=_LINGER_S if exchange.body is None else 0)
+            return
+        self.send(last)
+        if not exchange.keep_alive:
+            self._close(linger_s=_LINGER_S if exchange.body is None else 0)
+        elif self.ready:
+            self._idle_since = self._loop.time()
+            self._start_next()
 
     def abandoned(self, exchange: HttpExchange) -> None:
         """Closes the connection, because the answer to this exchange is incomplete or missing."""
@@ -328,7 +329,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._current = self._unstarted = exchange
         else:
             self._waiting.append(exchange)
-            self._pending = True
+            self._is_clear = False
 
     # Parsing.
 
@@ -348,7 +349,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._current is None and self.ready and not self._dropping:
             data = bytes(self._unparsed)
             self._unparsed.clear()
-            self._pending = bool(self._waiting)
+            self._is_clear = not self._waiting
             self._start(self._parser.parse_repeated(data) or self._parse(data))
             if len(self._unparsed) <= _UNPARSED_BYTES_MAX:
                 self.resume_reading()
@@ -378,7 +379,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._current is not None and not self._current.keep_alive:
             return  # the connection is closed after the current answer
         self._unparsed += data
-        self._pending = True
+        self._is_clear = False
         if len(self._unparsed) > _UNPARSED_BYTES_MAX:
             self.pause_reading()
 
@@ -401,7 +402,6 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _start_next(self) -> None:
         """Starts the next request after an answer is complete."""
-        self._pending = bool(self._unparsed) or self._refusal is not None or len(self._waiting) > 1
         if self._waiting:
             self._start(self._waiting.pop(0))
         elif self._refusal is not None:
@@ -410,6 +410,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             # Parsing waits for a later callback, because the application that has just answered is
             # still on the call stack.
             self._wait_for_turn()
+        else:
+            self._is_clear = True
 
     def _fail(self, error: TollkeeperError) -> None:
         """Handles invalid data. Invalid data in a body makes the request fail. Invalid data outside a body is
@@ -424,7 +426,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         last_request = self._waiting[-1] if self._waiting else self._current
         if last_request is not None and last_request.keep_alive and self._parser.has_target:
             self._refusal = error
-            self._pending = True
+            self._is_clear = False
         elif last_request is not None:
             last_request.keep_alive = False
         elif self._idle_since and not self._parser.has_target:
@@ -447,7 +449,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._closed:
             return
         self._closed = self._dropping = True
-        self.ready = False
+        self.ready = self._is_clear = False
         self._waiting.clear()
         self._unparsed.clear()
         if self._transport.is_closing():
