@@ -140,8 +140,8 @@ ISOLATION_BUGS = {
     ),
     "an owner has the whole turn beside others": Bug(
         "FairTurns.take",
-        "if taken >= self._owner_max and self._is_shared(owner):",
-        "if taken >= self._per_turn and self._is_shared(owner):",
+        "if used.count(owner) >= self._owner_max and self._is_shared(owner):",
+        "if used.count(owner) >= self._per_turn and self._is_shared(owner):",
         ("services/test_fair_turns.py",),
     ),
     "a call is sent for a caller that left while it waited": Bug(
@@ -158,8 +158,8 @@ ISOLATION_BUGS = {
     ),
     "who is nobody known has as much of a turn as an organization": Bug(
         "FairTurns._next_turn",
-        "self._used_by_owner.update(self._already_used)",
-        "pass",
+        "self._used[:] = self._already_used",
+        "self._used.clear()",
         ("services/test_fair_turns.py",),
     ),
     "strangers wait behind a crowd from elsewhere": Bug(

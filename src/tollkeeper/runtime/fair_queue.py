@@ -7,7 +7,7 @@ for at most one item from each lane. `FairSlots` is a semaphore whose waiters ar
 """
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable, Mapping
 from types import MappingProxyType
 from typing import Generic, TypeAlias, TypeVar
@@ -195,11 +195,11 @@ class FairTurns:
         self._waiting: FairQueue[tuple[Hashable, Callback]] = FairQueue(
             items_max=_WAITING_MAX, lane_max=_WAITING_MAX
         )
-        # The number of callbacks that may still run in this iteration.
-        self._left = per_turn
-        # For each owner, the number of its callbacks that have run in this iteration, plus `already_used`.
-        self._used_by_owner: dict[Hashable, int] = {**already_used}
-        self._already_used = already_used
+        # The owners of the callbacks that have run in this iteration, after the owners in `already_used`.
+        self._already_used = list(Counter(already_used).elements())
+        self._used = self._already_used[:]
+        # The maximum length of `_used`. 0 while callbacks wait.
+        self._used_max = per_turn + len(self._used)
         self._is_scheduled = False
         # The number of waiting callbacks that have run so far.
         self._finished = 0
@@ -218,14 +218,12 @@ class FairTurns:
 
     def take(self, owner: Hashable) -> bool:
         """Tells whether a callback of this owner may run now. If so, counts it as run."""
-        left = self._left
-        if not left:
+        used = self._used
+        if len(used) >= self._used_max:
             return False
-        taken = self._used_by_owner.get(owner, 0)
-        if taken >= self._owner_max and self._is_shared(owner):
+        if used.count(owner) >= self._owner_max and self._is_shared(owner):
             return False
-        self._used_by_owner[owner] = taken + 1
-        self._left = left - 1
+        used.append(owner)
         if not self._is_scheduled:
             self._schedule()
         return True
@@ -234,7 +232,7 @@ class FairTurns:
         """Calls `callback` in one of the next iterations."""
         self._waiting.push(owner, (owner, callback))
         # Callbacks that are added later in this iteration have to wait too.
-        self._left = 0
+        self._used_max = 0
         if not self._is_scheduled:
             self._schedule()
 
@@ -251,34 +249,32 @@ class FairTurns:
         asyncio.get_running_loop().call_soon(self._next_turn)
 
     def _next_turn(self) -> None:
-        self._used_by_owner.clear()
-        self._used_by_owner.update(self._already_used)
+        self._used[:] = self._already_used
         if not self._waiting.count:
-            self._left = self._per_turn
+            self._used_max = self._per_turn + len(self._already_used)
             self._is_scheduled = False
             return
         loop = asyncio.get_running_loop()
         # The next iteration is scheduled first, so that it also runs if a callback raises.
         loop.call_soon(self._next_turn)
         # While the waiting callbacks run, new callbacks have to queue behind them.
-        self._left = 0
-        left = self._per_turn - self._run_waiting(self._per_turn)
+        self._used_max = 0
+        self._run_waiting()
         if not self._waiting:
-            self._left = left
+            self._used_max = self._per_turn + len(self._already_used)
         while self._later_callbacks and self._later_callbacks[0][0] <= self._finished:
             loop.call_soon(self._later_callbacks.popleft()[1])
 
-    def _run_waiting(self, count: int) -> int:
-        """Runs up to `count` waiting callbacks, owners round-robin. Returns how many have run."""
-        for number in range(count):
+    def _run_waiting(self) -> None:
+        """Runs up to `per_turn` waiting callbacks, owners round-robin."""
+        for _ in range(self._per_turn):
             try:
                 owner, callback = self._waiting.pop(self._may_go)
             except IndexError:
-                return number
-            self._used_by_owner[owner] = self._used_by_owner.get(owner, 0) + 1
+                return
+            self._used.append(owner)
             self._finished += 1
             callback()
-        return count
 
     def _may_go(self, owner: Hashable) -> bool:
-        return self._used_by_owner.get(owner, 0) < self._owner_max or not self._is_shared(owner)
+        return self._used.count(owner) < self._owner_max or not self._is_shared(owner)
