@@ -18,7 +18,7 @@ ENDED: Final = "activity, metrics, log"
 LIBRARIES: Final = "libraries"
 
 TARGETS = {
-    HTTP: 792,
+    HTTP: 791,
     APPLICATION: 607,
     REQUEST: 478,
     PRICE: 574,

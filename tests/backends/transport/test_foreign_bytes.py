@@ -145,3 +145,15 @@ async def test_answers_over_http(proof: Proof) -> None:
                 # Bytes after a complete answer may arrive too late to make it fail.
                 assert other[1].startswith(whole[1]) or whole[1].startswith(other[1]), seed
     proof.count("answers of model servers, mutated", answers)
+
+
+async def test_data_before_the_first_request_ends_the_connection() -> None:
+    lost = []
+    connection = Connection(lost.append, lambda _: None, idle_s=60)
+    transport = _Transport()
+    connection.connection_made(transport)
+    connection.data_received(_ANSWERS[0])
+    assert transport.closed
+    assert not connection.finish()
+    connection.connection_lost(None)
+    assert lost == [connection]

@@ -266,8 +266,8 @@ class Connection(asyncio.Protocol):
         self._continue_writing()
 
     def data_received(self, data: bytes) -> None:
-        relay, waiter = self._relay, self._waiter
-        if relay is not None and self._at_chunk_start and not waiter.done():
+        relay = self._relay
+        if relay is not None and self._at_chunk_start and not self._waiter.done():
             relayed_bytes = relay(data)
             if relayed_bytes:
                 self._progress_at = self._loop.time()
@@ -288,8 +288,8 @@ class Connection(asyncio.Protocol):
                 self._reusable = False
         if self._reusable is None:
             self._limit_answer(data)
-        if self.status and not waiter.done():
-            waiter.set_result(None)
+        if self.status and not self._waiter.done():
+            self._waiter.set_result(None)
         elif self._drain_timer is not None:
             self._continue_draining()
 
