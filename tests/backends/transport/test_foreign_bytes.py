@@ -148,7 +148,7 @@ async def test_answers_over_http(proof: Proof) -> None:
 
 
 async def test_data_before_the_first_request_ends_the_connection() -> None:
-    lost = []
+    lost: list[Connection] = []
     connection = Connection(lost.append, lambda _: None, idle_s=60)
     transport = _Transport()
     connection.connection_made(transport)
