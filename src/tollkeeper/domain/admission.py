@@ -13,7 +13,6 @@ takes no credit and counts toward no limit. `decide` does this as a pure functio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import groupby
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
@@ -44,10 +43,6 @@ RATE_UNITS_PER_REQUEST = 60_000_000
 _US_PER_S = 1_000_000
 _US_PER_MINUTE = 60 * _US_PER_S
 _hold_amount = attrgetter("hold_picousd")
-_overage_max = attrgetter("overage_max_picousd")
-# The ids of projects and keys are integers, which hash faster than UUIDs.
-_project_id = attrgetter("project_id.int")
-_key_id = attrgetter("key_id.int")
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +264,7 @@ class AccountBatch(Generic[R]):
         # positive, because older versions of the gateway do not know this column and never subtract
         # from it.
         self._overage_in_flight = state.overage_in_flight_picousd if self.spend.held_picousd else 0
+        # The ids of projects and keys are integers, which hash faster than UUIDs.
         self._projects = {
             project_id.int: _BatchProject(project, self, now_us)
             for project_id, project in state.projects.items()
@@ -277,39 +273,6 @@ class AccountBatch(Generic[R]):
             key_id.int for key_id, status in state.keys.items() if status is KeyStatus.ACTIVE
         }
         self.admitted: list[R] = []
-
-    def decide_all(self, requests: Sequence[R]) -> list[Decision]:
-        """Decides on the next requests, in order."""
-        if self._admit_together(requests):
-            return [ADMITTED] * len(requests)
-        return [self.decide(request) for request in requests]
-
-    def _admit_together(self, requests: Sequence[R]) -> bool:
-        """Admits all requests if only credit, rate and concurrency limit them, and these suffice
-        for the sums of the requests. Then `decide` would admit each request, because a limit that
-        suffices for all requests suffices for the first requests too. Otherwise returns False and
-        changes nothing."""
-        amounts = [*map(_hold_amount, requests)]
-        available, bound = self._available - sum(amounts), self.state.overage_bound_picousd
-        in_flight = self._overage_in_flight + sum(map(_overage_max, requests))
-        if available < 0 or (bound is not None and in_flight > available + bound):
-            return False
-        if min(amounts, default=0) < 0 or not self._active_keys.issuperset(map(_key_id, requests)):
-            return False
-        held_by_project: dict[_BatchProject, list[int]] = {}
-        for project_id, group in groupby(sorted(requests, key=_project_id), _project_id):
-            project = self._projects.get(project_id)
-            if project is None or project.is_restricted or project.has_caps:
-                return False
-            held_by_project[project] = held = [*map(_hold_amount, group)]
-            if project.calls + len(held) > project.calls_max:
-                return False
-        for project, held in held_by_project.items():
-            project.calls += len(held)
-            project.held += sum(held)
-        self._available, self._overage_in_flight = available, in_flight
-        self.admitted += requests
-        return True
 
     def decide(self, request: R) -> Decision:
         """Decides on the next request, and counts it if it is admitted."""
@@ -449,7 +412,7 @@ def decide(
 ) -> tuple[AccountState, list[Decision]]:
     """Decides on a batch (see `AccountBatch`)."""
     batch: AccountBatch[AdmissionRequest] = AccountBatch(state, now_us=now_us, month=month)
-    decisions = batch.decide_all(requests)
+    decisions = [batch.decide(request) for request in requests]
     return batch.after(), decisions
 
 

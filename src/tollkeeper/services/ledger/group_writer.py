@@ -3,11 +3,8 @@ gets the result of its own item."""
 
 import asyncio
 import sys
-from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import compress
-from operator import not_
 from typing import Generic, TypeVar
 
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
@@ -154,14 +151,11 @@ class GroupQueue(Generic[T, R]):
     def give(self, batch: Mapping[asyncio.Future[R], T], results: Sequence[R]) -> None:
         """Delivers one result to each caller, in the order of the batch. Skips callers that no
         longer wait."""
-        assert len(results) == len(batch)
         handout = self._handout
         if handout is None or not handout.is_needed:
-            waits = [*map(not_, map(asyncio.Future.done, batch))]
-            delivered = map(
-                asyncio.Future.set_result, compress(batch, waits), compress(results, waits)
-            )
-            deque(delivered, maxlen=0)  # runs `set_result` for each caller, and stores nothing
+            for waiting, result in zip(batch, results, strict=True):
+                if not waiting.done():
+                    waiting.set_result(result)
             return
         for (waiting, item), result in zip(batch.items(), results, strict=True):
             handout.add(self._owner(item), partial(_set_result, waiting, result))

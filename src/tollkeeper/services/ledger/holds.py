@@ -3,10 +3,10 @@ wait, and the only code that admits or refuses holds."""
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import groupby, repeat
+from itertools import chain
 from operator import attrgetter
 
 import structlog
@@ -16,7 +16,6 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.admission import (
     REFUSED_AS_UNKNOWN,
     AccountBatch,
-    AccountState,
     Decision,
 )
 from tollkeeper.domain.errors import TollkeeperError
@@ -243,23 +242,16 @@ def decide_all(
     }
     if judging:
         holds = [hold.judged_by(judging.get(hold.organization_id, NO_POLICIES)) for hold in holds]
-    # The sort is stable, so the holds of one organization stay in order.
-    by_organization = {
-        organization_id: [*group]
-        for organization_id, group in groupby(sorted(holds, key=_organization), _organization)
+    batches: dict[int, AccountBatch[Hold]] = {
+        organization_id.int: AccountBatch(state, now_us=locked.now_us, month=locked.month)
+        for organization_id, state in locked.states.items()
     }
-    decided: dict[int, Iterator[Decision]] = {}
-    states: dict[OrganizationId, AccountState] = {}
-    admitted: list[Hold] = []
-    for organization_id, state in locked.states.items():
-        batch: AccountBatch[Hold] = AccountBatch(state, now_us=locked.now_us, month=locked.month)
-        key = organization_id.int
-        decided[key] = iter(batch.decide_all(by_organization[key]))
-        states[organization_id] = batch.after()
-        admitted += batch.admitted
-    refused = repeat(REFUSED_AS_UNKNOWN)
-    in_order = map(decided.get, map(_organization, holds), repeat(refused))
-    decisions = [*map(next, in_order)]
+    decisions = [
+        REFUSED_AS_UNKNOWN if batch is None else batch.decide(hold)
+        for batch, hold in zip(map(batches.get, map(_organization, holds)), holds, strict=True)
+    ]
+    states = dict(zip(locked.states, [batch.after() for batch in batches.values()], strict=True))
+    admitted = [*chain.from_iterable(batch.admitted for batch in batches.values())]
     if judging:
         decisions = [
             replace_fields(decision, policies=judging[hold.organization_id])
