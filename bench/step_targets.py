@@ -18,15 +18,15 @@ ENDED: Final = "activity, metrics, log"
 LIBRARIES: Final = "libraries"
 
 TARGETS = {
-    HTTP: 791,
-    APPLICATION: 607,
-    REQUEST: 478,
-    PRICE: 574,
-    LEDGER: 109,
-    SCRIPT: 555,
-    BACKEND: 867,
+    HTTP: 761,
+    APPLICATION: 594,
+    REQUEST: 480,
+    PRICE: 554,
+    LEDGER: 204,
+    SCRIPT: 526,
+    BACKEND: 859,
     ANSWER: 200,
-    ENDED: 171,
+    ENDED: 206,
     LIBRARIES: 0,
 }
 
