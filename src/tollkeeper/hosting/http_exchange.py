@@ -8,6 +8,8 @@ from functools import lru_cache
 from time import time
 from typing import Protocol
 
+import msgspec
+
 from tollkeeper.api.http.exchange import ClientDisconnected, RequestHead
 from tollkeeper.domain.errors import TollkeeperError
 
@@ -73,48 +75,44 @@ class Link(Protocol):
         ...
 
 
-class HttpExchange:
+class HttpExchange(msgspec.Struct, eq=False):
     """Holds one request and its answer. The parser adds each part of the body when it has arrived."""
 
-    # The defaults are class attributes, which saves time: a request that is received in one read and
-    # answered in one write changes only a few of them.
+    _link: Link
+    head: RequestHead
     owner: Hashable = None
     # True after the answer is complete or abandoned.
-    finished = False
+    finished: bool = False
     # True after a piece of a streamed answer was written.
-    wrote = False
+    wrote: bool = False
     # False if the connection is closed after the answer.
-    keep_alive = True
+    keep_alive: bool = True
     # True if the answer has no body, because the method is HEAD.
-    omits_body = False
+    omits_body: bool = False
     # The declared size of the body. 0 if the body is chunked, if there is none, or if `parse_repeated`
     # returned the complete request.
-    content_length = 0
+    content_length: int = 0
     # The complete body; None while a part of it is missing.
     body: bytes | None = None
     # The part of the body that has arrived so far: bytes if it came in one read, a bytearray otherwise.
     _received: bytes | bytearray = b""
     _failure: TollkeeperError | None = None
-    _disconnected = False
+    _disconnected: bool = False
     # The callback of `receive_body`: it is called with the received size whenever data arrives, and may
     # reject the body. None if the application does not wait for the body.
     _grow_to: Callable[[int], None] | None = None
     # The size of `_received` at the last call of `is_too_slow`.
-    _size_before = 0
+    _size_before: int = 0
     _waiter: asyncio.Future[None] | None = None
     # The encoded status line and headers of a streamed answer; None before `start` and after they are sent.
     _answer_headers: bytes | None = None
     # True after `start`.
-    _begun = False
-    _uses_chunks = False
+    _begun: bool = False
+    _uses_chunks: bool = False
     # True after the headers were sent together with the first chunk. Only chunks follow.
-    _has_sent_chunk = False
+    _has_sent_chunk: bool = False
     disconnect_callback: Callable[[], None] | None = None
     on_stop: Callable[[], None] | None = None
-
-    def __init__(self, link: Link, head: RequestHead) -> None:
-        self._link = link
-        self.head = head
 
     # Called by the application.
 

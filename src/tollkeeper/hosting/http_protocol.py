@@ -158,7 +158,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        data = bytes(self._state.buffer[:nbytes])
+        data = bytes(self._buffer[:nbytes])
         if self._current is None and self._is_clear:
             if self._state.arrivals.take(self.owner) or self._is_probably_rejected():
                 self._start(self._parser.parse_repeated(data) or self._parse(data))

@@ -8,6 +8,8 @@ it is the request to the backend, until that request is sent.
 from uuid import UUID
 from weakref import WeakSet, WeakValueDictionary
 
+import msgspec
+
 from tollkeeper.api.http.envelope import PayloadTooLarge
 from tollkeeper.domain.access import Caller
 from tollkeeper.domain.errors import RateLimited, Unavailable
@@ -72,13 +74,11 @@ class RequestMemory:
         return memory
 
 
-class RequestShare:
+class RequestShare(msgspec.Struct):
     """Reserves memory for one request. `release` frees the memory when the request has ended."""
 
-    size = 0
-
-    def __init__(self, memory: KeyMemory) -> None:
-        self._key_memory = memory
+    _key_memory: KeyMemory
+    size: int = 0
 
     def grow_to(self, size: int) -> None:
         """Reserves `size` bytes in total for the request. If there is not enough memory, raises
