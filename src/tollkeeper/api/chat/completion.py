@@ -1,7 +1,9 @@
 """Assembles the events of an answer into one chat completion, and encodes parts of chat answers for
 completions and streams."""
 
+from collections import defaultdict
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -95,12 +97,14 @@ class ChatAssembly(msgspec.Struct):
     body: wire.ChatRequest
     created: int
     _opened: Opened = Opened()
-    _choices: dict[int, _Choice] = {}
+    _choices: defaultdict[int, _Choice] = msgspec.field(
+        default_factory=partial(defaultdict, _Choice)
+    )
 
     async def take(self, batch: Batch) -> None:
         for event in batch:
             if isinstance(event, Delta):
-                choice = self._choices.setdefault(event.choice, _Choice())
+                choice = self._choices[event.choice]
                 if event.text is not None:
                     choice.texts.append(event.text)
                 if event.finish is not None:
