@@ -8,11 +8,12 @@ short time, and counted and written together.
 
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
 from itertools import repeat
-from operator import add, attrgetter, floordiv, itemgetter
+from operator import add, attrgetter, floordiv, sub
 from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
@@ -205,18 +206,20 @@ class RequestLog:
 
     def _count_ended(self) -> None:
         requests, self._ended = self._ended, []
+        if not requests:
+            return
+        ids, operations, statuses, opened_at, ended_at = zip(*requests, strict=True)
         _OPEN_REQUESTS.open -= len(requests)
         # `calls_ended` writes the lines of calls.
-        ids = set(map(itemgetter(0), requests))
-        if self._render is not None and not ids <= self.calls:
+        if self._render is not None and not self.calls.issuperset(ids):
             self._buffer(_lines_of_requests([row for row in requests if row[0] not in self.calls]))
-        self.calls -= ids
-        _REQUESTS.add_each(map(itemgetter(1, 2), requests))
-        by_operation: dict[str, list[float]] = {}
-        for _, operation, _, opened_at, ended_at in requests:
-            by_operation.setdefault(operation, []).append(ended_at - opened_at)
-        for operation, durations in by_operation.items():
-            _DURATIONS.observe((operation,), *durations)
+        self.calls.difference_update(ids)
+        _REQUESTS.add_each(zip(operations, statuses, strict=True))
+        durations: defaultdict[str, list[float]] = defaultdict(list)
+        for operation, duration in zip(operations, map(sub, ended_at, opened_at), strict=True):
+            durations[operation].append(duration)
+        for operation, values in durations.items():
+            _DURATIONS.observe((operation,), *values)
 
     def _buffer(self, lines: list[RequestLine]) -> None:
         room = max(0, _BUFFERED_MAX - len(self._lines))
