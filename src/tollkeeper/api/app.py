@@ -13,7 +13,6 @@ from tollkeeper.api.http.conventions import HttpConventions
 from tollkeeper.api.http.endpoint import (
     AnyEndpoint,
     HeaderContext,
-    Reply,
     Request,
     Streamed,
     StreamedAnswer,
@@ -121,8 +120,8 @@ class App:
                 organization_id = request.admin_caller.organization_id
                 self._services.administration_rate.count_body(organization_id, len(raw_body))
             request.raw_body = raw_body
-            request.body, request.is_large = await decode_body(
-                context, raw_body, share, conventions.body_elements_max, exchange.owner
+            request.body = await decode_body(
+                request, share, conventions.body_elements_max, exchange.owner
             )
             if endpoint.query is not NoneType:
                 context.query = incoming.decode_query(exchange.head.query, endpoint.query)
@@ -130,8 +129,6 @@ class App:
             if isinstance(result, Streamed):
                 with self._keep_alive.watching(request.stream(result.answer)) as stream:
                     await result.answer.run(stream)
-            elif isinstance(result, Reply):
-                request.send(result.result, result.status, result.headers)
             else:
                 request.send(result)
         except ClientDisconnected:
@@ -284,10 +281,10 @@ class _OpenRequest(Request[Any, Any]):
         self._stream = EventStream(self.exchange, self.id, self._style)
         return self._stream
 
-    def send(self, result: msgspec.Struct, status: int = 200, further_headers: bytes = b"") -> None:
-        self.status, content = status, _encode(result)
+    def send(self, result: msgspec.Struct) -> None:
+        self.status, content = 200, _encode(result)
         headers = self.context.answer_headers % {b"length": len(content), b"id": self.id.encode()}
-        self.exchange.answer(status, headers + further_headers, content)
+        self.exchange.answer(200, headers + self.further_headers, content)
 
     def send_empty(self, status: int, header: bytes) -> None:
         self.status = status

@@ -10,7 +10,7 @@ from tests.api.http.raw_http import LIST_KEYS, RawConnection, admin_headers, raw
 from tests.support.gateway import Gateway, Tenant
 from tests.support.tables import each
 from tollkeeper.api.app import App
-from tollkeeper.api.http.endpoint import Reply, Request, Streamed
+from tollkeeper.api.http.endpoint import Request, Streamed
 from tollkeeper.api.http.envelope import render_error
 from tollkeeper.api.http.sse import KEEP_ALIVE, EventStream
 from tollkeeper.api.routes import ROUTES
@@ -52,14 +52,18 @@ class Scripted:
 
 @asynccontextmanager
 async def _asking(
-    gateway: Gateway, tenant: Tenant, settings: Settings, result: Reply | Scripted
+    gateway: Gateway, tenant: Tenant, settings: Settings, result: Scripted | None
 ) -> AsyncIterator[tuple[RawConnection, HttpServer]]:
-    """Yields a connection that has requested the result, and the server that is about to send it."""
+    """Yields a connection that has requested the result, and the server that is about to send it. If
+    `result` is None, the server sends a list with much data in its headers."""
     asked = asyncio.Event()
 
-    async def handle(_services: Services, _request: Request[None, Any]) -> Reply | Streamed:
+    async def handle(_services: Services, request: Request[None, Any]) -> AdminKeyList | Streamed:
         asked.set()
-        return Streamed(result) if isinstance(result, Scripted) else result
+        if result is not None:
+            return Streamed(result)
+        request.further_headers = b"x-large: %b\r\n" % (b"x" * _MUCH)
+        return AdminKeyList(object="list", data=[], first_id=None, last_id=None, has_more=False)
 
     endpoint = replace(_LIST, handle=handle)
     server = HttpServer(
@@ -200,11 +204,7 @@ async def test_a_started_reply_is_closed(
     gateway: Gateway, tenant: Tenant, settings: Settings
 ) -> None:
     # The response head is so large that the body has to wait for the client to read.
-    reply = Reply(
-        AdminKeyList(object="list", data=[], first_id=None, last_id=None, has_more=False),
-        headers=b"x-large: %b\r\n" % (b"x" * _MUCH),
-    )
-    async with _asking(gateway, tenant, settings, reply) as (caller, server):
+    async with _asking(gateway, tenant, settings, None) as (caller, server):
         await server.drain(0)
         received = await caller.rest()
     assert received.startswith(b"HTTP/1.1 200 ")

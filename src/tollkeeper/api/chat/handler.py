@@ -17,7 +17,7 @@ from tollkeeper.api.chat.prompt import (
     related_fields,
 )
 from tollkeeper.api.chat.stream import ChatStream
-from tollkeeper.api.http.endpoint import Reply, Request, Streamed, with_cost
+from tollkeeper.api.http.endpoint import Request, Streamed
 from tollkeeper.api.wire import chat as wire
 from tollkeeper.services.calls.options import output_limit
 from tollkeeper.services.use_cases import Services
@@ -25,7 +25,7 @@ from tollkeeper.services.use_cases import Services
 
 async def chat_create(
     services: Services, request: Request[wire.ChatRequest, None]
-) -> msgspec.Struct | Reply | Streamed:
+) -> msgspec.Struct | Streamed:
     body, caller = request.body, request.project_caller
     limit_field, client_limit = "max_tokens", body.max_tokens
     if related_fields(body) != NO_RELATED_FIELDS:
@@ -58,4 +58,5 @@ async def chat_create(
         return Streamed(ChatStream(services, request, call, plan, created))
     assembly = ChatAssembly(call, body, created)
     tab = await services.inference.infer(call, plan, assembly, request)
-    return with_cost(assembly.completion(tab.usage), tab.cost_picousd, request.context.cost_header)
+    request.add_cost_header(tab.cost_picousd)
+    return assembly.completion(tab.usage)

@@ -70,9 +70,12 @@ class Request(Generic[B, Q]):
     body: B
     raw_body: bytes
     # Whether the body is so large that processing it at once would block the event loop.
-    is_large: bool
+    is_large = False
     # Registers a callback that is called if the client disconnects before the answer is complete.
     on_disconnect: Callable[[Callable[[], None]], None]
+    # The header lines that the handler adds to the answer, each with CRLF at its end. Errors and streams
+    # are sent without them.
+    further_headers = b""
 
     @property
     def path(self) -> dict[str, str]:
@@ -86,29 +89,16 @@ class Request(Generic[B, Q]):
     def headers(self) -> HeaderIndex:
         return self.context.headers
 
+    def add_cost_header(self, cost_picousd: int | None) -> None:
+        """Adds the header with the call's cost to the answer, unless the operator has configured no such
+        header or the cost is unknown."""
+        name = self.context.cost_header
+        if name and cost_picousd is not None:
+            self.further_headers = f"{name}: {usd_from_picousd(cost_picousd)}\r\n".encode()
+
     def error_status_and_code(self, error: BaseException) -> tuple[int, str]:
         entry = error_entry(error)
         return entry.status, entry.code
-
-
-class Reply(msgspec.Struct, frozen=True):
-    """Contains a handler's result if it needs additional headers or another status than 200."""
-
-    result: msgspec.Struct
-    # Complete header lines, each with CRLF at its end.
-    headers: bytes = b""
-    status: int = 200
-
-
-def with_cost(
-    result: msgspec.Struct, cost_picousd: int | None, cost_header: str
-) -> msgspec.Struct | Reply:
-    """Returns a Reply with the result and the header with the call's cost. Returns the result alone if
-    the operator has configured no such header, or if the cost is unknown."""
-    if not cost_header or cost_picousd is None:
-        return result
-    line = f"{cost_header}: {usd_from_picousd(cost_picousd)}\r\n"
-    return Reply(result, headers=line.encode())
 
 
 class StreamedAnswer(Protocol):
@@ -130,7 +120,7 @@ class Streamed(msgspec.Struct, frozen=True):
     answer: StreamedAnswer
 
 
-Handler = Callable[[Services, Request[B, Q]], Awaitable[msgspec.Struct | Reply | Streamed]]
+Handler = Callable[[Services, Request[B, Q]], Awaitable[msgspec.Struct | Streamed]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """Reads and checks the parts of an HTTP request: key, other headers, body, query."""
 
 from dataclasses import replace
-from types import NoneType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -160,8 +159,6 @@ async def read_body(exchange: Exchange, share: RequestShare, limits: HttpConvent
 def decode_query(query_string: bytes, kind: type[T]) -> T:
     """Decodes a query string. A client can send an array as a repeated parameter or as a
     comma-separated value, and may append `[]` to the parameter's name."""
-    if kind is NoneType:
-        return cast("T", None)
     try:
         pairs = parse_qsl(
             query_string.decode("ascii"),

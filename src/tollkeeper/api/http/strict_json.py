@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tollkeeper.api.http.endpoint import HeaderContext
+from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.http.request_memory import RequestShare, memory_of
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.runtime.large_requests import LARGE_CALL_REQUESTS_MAX, run_in_thread
@@ -46,20 +46,20 @@ _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 
 
 async def decode_body(
-    context: HeaderContext, body: bytes, share: RequestShare, elements_max: int, owner: Hashable
-) -> tuple[Any, bool]:
-    """Returns the decoded body (None if the endpoint takes no body), and whether the body is large.
-    Reserves memory for the request with `share`. Decodes a large body in a thread, so that the event
-    loop can serve other requests meanwhile."""
-    decoder = context.decoder
+    request: Request[Any, Any], share: RequestShare, elements_max: int, owner: Hashable
+) -> Any:
+    """Returns the decoded body, or None if the endpoint takes no body. Reserves memory for the request
+    with `share`. Decodes a large body in a thread, so that the event loop can serve other requests
+    meanwhile, and sets `request.is_large`."""
+    body, decoder = request.raw_body, request.context.decoder
     if decoder is None:
         if body:
             raise InvalidRequest("This operation takes no body.")
-        return None, False
+        return None
     # May be too high, because brackets and commas in strings are counted too.
     elements = sum(map(body.count, _ELEMENT_STARTS))
-    is_large = elements > _FEW_ELEMENTS or len(body) > _SMALL_BYTES
-    if is_large:
+    if elements > _FEW_ELEMENTS or len(body) > _SMALL_BYTES:
+        request.is_large = True
         share.grow_to(await run_in_thread(owner, _checked_memory_of, body, elements_max))
         decoded = await run_in_thread(owner, _decode_bounded, body, decoder)
     else:
@@ -70,16 +70,16 @@ async def decode_body(
                 elements = check_bounds(body, elements_max)
         share.grow_to(memory_of(body, elements))
         decoded = _decode_bounded(body, decoder)
-    if context.endpoint.stored:
+    if request.context.endpoint.stored:
         _refuse_nul(body, decoded)
     completions = getattr(decoded, "n", None)
     if completions:
         # If the backend creates only one completion per request, the gateway sends one request for
         # each completion. Each of these requests needs memory for the body while it is in progress.
         # For a large body, at most `LARGE_CALL_REQUESTS_MAX` of them are in progress at the same time.
-        completions = min(completions, LARGE_CALL_REQUESTS_MAX) if is_large else completions
+        completions = min(completions, LARGE_CALL_REQUESTS_MAX) if request.is_large else completions
         share.grow_to(share.size + (completions - 1) * len(body))
-    return decoded, is_large
+    return decoded
 
 
 def _checked_memory_of(body: bytes, elements_max: int) -> int:

@@ -13,14 +13,7 @@ from functools import partial
 import msgspec
 
 from tollkeeper.api.calls import new_call, read_in_thread, read_supported
-from tollkeeper.api.http.endpoint import (
-    HeaderIndex,
-    HeaderParameter,
-    Reply,
-    Request,
-    Streamed,
-    with_cost,
-)
+from tollkeeper.api.http.endpoint import HeaderIndex, HeaderParameter, Request, Streamed
 from tollkeeper.api.http.request import header_values
 from tollkeeper.api.messages.call import message_call
 from tollkeeper.api.messages.prompt import read_counted_prompt
@@ -67,19 +60,20 @@ BETA_HEADER = HeaderParameter(
 
 async def message_create(
     services: Services, request: Request[wire.MessagesRequest, wire.MessagesQuery]
-) -> msgspec.Struct | Reply | Streamed:
+) -> msgspec.Struct | Streamed:
     flags = _beta_flags(request.headers, _CALL_BETA_LENGTH_MAX)
     prepared = await message_call(services, request, flags)
     if request.body.stream:
         return Streamed(MessageStream(services, request, prepared))
     assembly = MessageAssembly(prepared)
     tab = await services.inference.infer(prepared.call, prepared.plan, assembly, request)
-    return with_cost(assembly.message(tab.usage), tab.cost_picousd, request.context.cost_header)
+    request.add_cost_header(tab.cost_picousd)
+    return assembly.message(tab.usage)
 
 
 async def token_count(
     services: Services, request: Request[wire.TokenCountRequest, wire.MessagesQuery]
-) -> Reply:
+) -> wire.TokenCount:
     flags = _beta_flags(request.headers, _BETA_LENGTH_MAX)
     body, caller = request.body, request.project_caller
     plan = await services.plans.plan_for(caller, body.model)
@@ -105,10 +99,9 @@ async def token_count(
         beta_flags=flags,
     )
     counted = await services.token_counting.count(caller, call)
-    return Reply(
-        wire.TokenCount(input_tokens=counted.tokens),
-        headers=f"{TOKEN_COUNT_ESTIMATED_HEADER}: {str(counted.estimated).lower()}\r\n".encode(),
-    )
+    estimated = f"{TOKEN_COUNT_ESTIMATED_HEADER}: {str(counted.estimated).lower()}\r\n"
+    request.further_headers = estimated.encode()
+    return wire.TokenCount(input_tokens=counted.tokens)
 
 
 def _beta_flags(headers: HeaderIndex, length_max: int) -> tuple[str, ...]:

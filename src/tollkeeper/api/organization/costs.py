@@ -1,6 +1,6 @@
 """Handles GET /v1/organization/costs, the report of daily costs."""
 
-from tollkeeper.api.http.endpoint import Reply, Request
+from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.organization import ids
 from tollkeeper.api.wire import organization as wire
 from tollkeeper.domain.conventions import UNSETTLED_HEADER
@@ -9,7 +9,7 @@ from tollkeeper.domain.reports import CostPage, CostQuery, CostRow
 from tollkeeper.services.use_cases import Services
 
 
-async def cost_report(services: Services, request: Request[None, wire.CostQuery]) -> Reply:
+async def cost_report(services: Services, request: Request[None, wire.CostQuery]) -> wire.CostPage:
     parameters = request.query
     query = CostQuery(
         start_time=parameters.start_time,
@@ -26,8 +26,8 @@ async def cost_report(services: Services, request: Request[None, wire.CostQuery]
     )
     # The number of unsettled requests, whose cost is not known yet. The header is sent even if the number
     # is zero, so that clients can rely on the header.
-    unsettled = f"{UNSETTLED_HEADER}: {page.unsettled_requests}\r\n"
-    return Reply(cost_page_view(page), headers=unsettled.encode())
+    request.further_headers = f"{UNSETTLED_HEADER}: {page.unsettled_requests}\r\n".encode()
+    return cost_page_view(page)
 
 
 def cost_page_view(page: CostPage) -> wire.CostPage:

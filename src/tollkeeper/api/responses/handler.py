@@ -6,7 +6,7 @@ contains the state of a call, such as its usage and its cost.
 
 import msgspec
 
-from tollkeeper.api.http.endpoint import Reply, Request, Streamed, with_cost
+from tollkeeper.api.http.endpoint import Request, Streamed
 from tollkeeper.api.responses.call import PreparedResponse, responses_call
 from tollkeeper.api.responses.output import Listener, Output
 from tollkeeper.api.responses.result import begun_response, ended_response
@@ -53,11 +53,11 @@ class ResponseAssembly:
 
 async def response_create(
     services: Services, request: Request[wire.ResponsesRequest, None]
-) -> msgspec.Struct | Reply | Streamed:
+) -> msgspec.Struct | Streamed:
     prepared = await responses_call(services, request)
     if request.body.stream:
         return Streamed(ResponseStream(services, request, prepared))
     assembly = ResponseAssembly(prepared)
     tab = await services.inference.infer(prepared.call, prepared.plan, assembly, request)
-    result = assembly.response(tab.usage, services.clock())
-    return with_cost(result, tab.cost_picousd, request.context.cost_header)
+    request.add_cost_header(tab.cost_picousd)
+    return assembly.response(tab.usage, services.clock())
