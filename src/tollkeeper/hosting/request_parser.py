@@ -132,19 +132,20 @@ class RequestParser:
         start, end, body = data.partition(after)
         if not end:
             return None
-        exchange = HttpExchange(self._receiver, head)
         if start == b"%b%d" % (before, len(body)):
-            exchange.body = body
-        else:
-            digits = start.removeprefix(before)
-            is_length = digits.isdigit() and len(digits) <= _LENGTH_DIGITS_MAX
-            if not is_length or start != before + digits or int(digits) <= len(body):
-                return None
-            exchange.content_length = self._unparsed_left = int(digits)
-            self.exchange = exchange
-            if body:
-                self._take_unparsed(body)
+            self._different_headers = 0
+            return HttpExchange(self._receiver, head, body=body)
+        digits = start.removeprefix(before)
+        is_length = digits.isdigit() and len(digits) <= _LENGTH_DIGITS_MAX
+        if not is_length or start != before + digits or int(digits) <= len(body):
+            return None
         self._different_headers = 0
+        self._unparsed_left = int(digits)
+        self.exchange = exchange = HttpExchange(
+            self._receiver, head, content_length=self._unparsed_left
+        )
+        if body:
+            self._take_unparsed(body)
         return exchange
 
     def close(self) -> None:
