@@ -18,15 +18,15 @@ ENDED: Final = "activity, metrics, log"
 LIBRARIES: Final = "libraries"
 
 TARGETS = {
-    HTTP: 761,
-    APPLICATION: 594,
-    REQUEST: 480,
+    HTTP: 750,
+    APPLICATION: 587,
+    REQUEST: 478,
     PRICE: 554,
-    LEDGER: 204,
+    LEDGER: 109,
     SCRIPT: 526,
     BACKEND: 859,
-    ANSWER: 200,
-    ENDED: 206,
+    ANSWER: 195,
+    ENDED: 171,
     LIBRARIES: 0,
 }
 
