@@ -17,24 +17,11 @@ from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.use_cases import Services
 
 
-async def read_in_thread(request: Request[Any, Any], read: Callable[[], Prompt]) -> Prompt:
-    """Reads the prompt of a large request in a thread, and thus does not block the event loop."""
-    return await run_in_thread(request.project_caller.organization_id.int, read)
-
-
-def read_supported(model: Model, read: Callable[..., Prompt], *arguments: Any) -> Prompt:
-    """Reads the prompt of a request with `read(*arguments)`. Raises OptionUnsupported if the prompt
-    uses a feature that the model lacks."""
-    prompt = read(*arguments)
-    require_supported(model, prompt)
-    return prompt
-
-
-def new_call(
+async def new_call(
     services: Services,
     request: Request[Any, Any],
     plan: Plan,
-    prompt: Prompt,
+    read: Callable[[], Prompt],
     output_tokens_max: int,
     *,
     streamed: bool,
@@ -44,21 +31,27 @@ def new_call(
     policy_ids: Sequence[str] | None = None,
     beta_flags: tuple[str, ...] = (),
 ) -> Call:
-    """Creates the call.
+    """Reads the prompt with `read`, and creates the call. Reads the prompt of a large request in a thread,
+    and thus does not block the event loop. Raises OptionUnsupported if the prompt uses a feature that the
+    model lacks.
 
     Calls with the same session (a request header) or the same cache key probably have prompts with a
     common beginning, so they should go to the same replica of the backend. If both are set, the session
     is used. The call contains only a hash of the session or cache key. The hash is different for each
     project.
     """
-    caller, context = plan.caller, request.context
+    caller, model, context = plan.caller, plan.model, request.context
+    if request.is_large:
+        prompt = await run_in_thread(caller.organization_id.int, _read_supported, model, read)
+    else:
+        prompt = _read_supported(model, read)
     affinity_hint = context.session or cache_key
     return Call(
         request.id,
         caller.organization_id,
         caller.project_id,
         caller.key_id,
-        plan.model,
+        model,
         choices,
         output_tokens_max,
         output_limit_field,
@@ -70,3 +63,9 @@ def new_call(
         beta_flags=beta_flags,
         incoming_trace=context.traceparent,
     )
+
+
+def _read_supported(model: Model, read: Callable[[], Prompt]) -> Prompt:
+    prompt = read()
+    require_supported(model, prompt)
+    return prompt

@@ -8,14 +8,9 @@ from functools import partial
 
 import msgspec
 
-from tollkeeper.api.calls import new_call, read_in_thread, read_supported
+from tollkeeper.api.calls import new_call
 from tollkeeper.api.chat.completion import ChatAssembly
-from tollkeeper.api.chat.prompt import (
-    NO_RELATED_FIELDS,
-    check_combinations,
-    read_prompt,
-    related_fields,
-)
+from tollkeeper.api.chat.prompt import check_combinations, read_prompt
 from tollkeeper.api.chat.stream import ChatStream
 from tollkeeper.api.http.endpoint import Request, Streamed
 from tollkeeper.api.wire import chat as wire
@@ -27,11 +22,10 @@ async def chat_create(
     services: Services, request: Request[wire.ChatRequest, None]
 ) -> msgspec.Struct | Streamed:
     body, caller = request.body, request.project_caller
+    check_combinations(body)
     limit_field, client_limit = "max_tokens", body.max_tokens
-    if related_fields(body) != NO_RELATED_FIELDS:
-        check_combinations(body)
-        if body.max_completion_tokens is not None:
-            limit_field, client_limit = "max_completion_tokens", body.max_completion_tokens
+    if body.max_completion_tokens is not None:
+        limit_field, client_limit = "max_completion_tokens", body.max_completion_tokens
     plan = await services.plans.plan_for(caller, body.model)
     model, cache_key, caching = plan.model, body.prompt_cache_key, plan.caching
     output_tokens_max = output_limit(client_limit, model, limit_field)
@@ -39,13 +33,11 @@ async def chat_create(
         output_limit(body.reasoning.max_tokens, model, "reasoning.max_tokens")
     if cache_key is not None or body.cache_salt is not None:
         caching = services.isolation.caching_wish(caller, model, cache_key, body.cache_salt)
-    read = partial(read_supported, model, read_prompt, body, request.raw_body, model, caching)
-    prompt = await read_in_thread(request, read) if request.is_large else read()
-    call = new_call(
+    call = await new_call(
         services,
         request,
         plan,
-        prompt,
+        partial(read_prompt, body, request.raw_body, model, caching),
         output_tokens_max,
         streamed=body.stream,
         cache_key=cache_key,

@@ -8,7 +8,7 @@ A place is the path of a value in the request, such as `tools[0]`. Error message
 
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
-from typing import Literal
+from typing import Literal, TypedDict, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -48,18 +48,38 @@ from tollkeeper.domain.prompt import (
     WebSearch,
 )
 
-# The fields that a backend with a chat API gets as the client's original bytes.
-_PASSED_ON = frozenset(
-    {
-        *("messages", "user", "safety_identifier", "metadata"),
-        *("temperature", "top_p", "frequency_penalty", "presence_penalty"),
-        *("logit_bias", "seed", "stop"),
-        *("response_format", "web_search_options", "modalities"),
-    }
+
+class _WrittenFields(TypedDict, total=False):
+    """Contains the fields that a backend with a chat API gets as the client's original bytes."""
+
+    messages: msgspec.Raw
+    user: msgspec.Raw
+    safety_identifier: msgspec.Raw
+    metadata: msgspec.Raw
+    temperature: msgspec.Raw
+    top_p: msgspec.Raw
+    frequency_penalty: msgspec.Raw
+    presence_penalty: msgspec.Raw
+    logit_bias: msgspec.Raw
+    seed: msgspec.Raw
+    stop: msgspec.Raw
+    response_format: msgspec.Raw
+    web_search_options: msgspec.Raw
+    modalities: msgspec.Raw
+    tools: msgspec.Raw
+    tool_choice: msgspec.Raw
+    parallel_tool_calls: msgspec.Raw
+    functions: msgspec.Raw
+    function_call: msgspec.Raw
+
+
+_written_fields: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(
+    cast("type[dict[str, msgspec.Raw]]", _WrittenFields)
 )
-_PASSED_ON_WITH_TOOLS = _PASSED_ON | {
-    *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
-}
+# These fields have an effect only if the request has tools.
+_FIELDS_OF_TOOLS = frozenset(
+    {"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"}
+)
 # If a request has only these fields, its prompt has only turns, sampling, identity and caching.
 # This is the case for nearly every request.
 _PLAIN_FIELDS = frozenset(
@@ -71,6 +91,10 @@ _PLAIN_FIELDS = frozenset(
         *("prompt_cache_key", "cache_salt"),
     }
 )
+_further_fields = attrgetter(
+    *(name for name in wire.ChatRequest.__struct_fields__ if name not in _PLAIN_FIELDS)
+)
+_NO_FURTHER_FIELDS = _further_fields(wire.ChatRequest(model="", messages=[]))
 _SCHEMA_PLACE = "response_format.json_schema.schema"
 _TEXT_ONLY = ["text"]
 _NULL = msgspec.Raw(b"null")
@@ -78,15 +102,6 @@ _NO_REASONING = wire.Reasoning(effort="none")
 
 _sampling_fields = attrgetter(*Sampling.__struct_fields__)
 _identity_fields = attrgetter(*Identity.__struct_fields__)
-_top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
-
-# Reads the fields that `check_combinations` checks. Most requests have none of them.
-related_fields = attrgetter(
-    *("store", "max_completion_tokens", "stream_options", "top_logprobs", "prompt_logprobs"),
-    "reasoning",
-)
-NO_RELATED_FIELDS = related_fields(wire.ChatRequest(model="", messages=[]))
 
 
 def check_combinations(body: wire.ChatRequest) -> None:
@@ -130,26 +145,23 @@ def read_prompt(
 ) -> Prompt:
     """Reads the prompt of a chat request. Omits some values that have no effect on `model`, for
     example the reasoning effort `none` if the model cannot reason."""
-    raw = _top_level.decode(raw_body)
-    is_plain = raw.keys() <= _PLAIN_FIELDS
     turns, messages_to_check = read_turns(body.messages, raw_body)
-    for name in raw.keys() - (_PASSED_ON if is_plain else _passed_on(body)):
-        del raw[name]
-    if _NULL in raw.values():
+    written = _written_fields.decode(raw_body)
+    if _NULL in written.values():
         # The value null has no effect.
-        raw = {name: value for name, value in raw.items() if value != _NULL}
+        written = {name: value for name, value in written.items() if value != _NULL}
     if messages_to_check:
-        raw["messages"] = _corrected(raw["messages"], messages_to_check)
+        written["messages"] = _corrected(written["messages"], messages_to_check)
     prompt = Prompt(
         turns=turns,
         sampling=Sampling(*_sampling_fields(body)),
         caching=caching,
         identity=Identity(*_identity_fields(body)),
-        written=raw,
+        written=written,
     )
-    if is_plain:
+    if _further_fields(body) == _NO_FURTHER_FIELDS:
         return prompt
-    tools = _tools(body)
+    tools, ineffective = _tools(body), _ineffective_fields(body)
     return replace(
         prompt,
         tools=tools,
@@ -161,18 +173,19 @@ def read_prompt(
         logprobs=Logprobs("logprobs", body.top_logprobs) if body.logprobs else None,
         reasoning=_reasoning(body, model),
         options=tuple(_options(body, model)),
+        written={name: value for name, value in written.items() if name not in ineffective},
     )
 
 
-def _passed_on(body: wire.ChatRequest) -> set[str]:
-    """Returns the names of the fields that are passed on as the client's original bytes. Omits values
-    that have no effect: the format "text", and "text" as the only modality."""
-    passed_on = set(_PASSED_ON_WITH_TOOLS if body.tools or body.functions else _PASSED_ON)
+def _ineffective_fields(body: wire.ChatRequest) -> set[str]:
+    """Returns the names of fields whose values have no effect: fields of tools if there are no tools,
+    the format "text", and "text" as the only modality."""
+    ineffective = set() if body.tools or body.functions else set(_FIELDS_OF_TOOLS)
     if isinstance(body.response_format, wire.TextFormat):
-        passed_on.remove("response_format")
+        ineffective.add("response_format")
     if body.modalities == _TEXT_ONLY:
-        passed_on.remove("modalities")
-    return passed_on
+        ineffective.add("modalities")
+    return ineffective
 
 
 def _corrected(raw_messages: msgspec.Raw, messages: list[wire.ChatMessage]) -> msgspec.Raw:

@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from tollkeeper.api.calls import new_call, read_in_thread, read_supported
+from tollkeeper.api.calls import new_call
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.messages.prompt import read_prompt
 from tollkeeper.api.wire import messages as wire
@@ -41,19 +41,15 @@ async def message_call(
     model = plan.model
     output_tokens_max = output_limit(body.max_tokens, model, "max_tokens")
     unseal = partial(services.reasoning_seal.unseal, caller)
-    read = partial(
-        read_supported, model, read_prompt, body, model, MESSAGES_WEB_TOOLS, unseal, plan.caching
-    )
-    prompt = await read_in_thread(request, read) if request.is_large else read()
-    call = new_call(
+    call = await new_call(
         services,
         request,
         plan,
-        prompt,
+        partial(read_prompt, body, model, MESSAGES_WEB_TOOLS, unseal, plan.caching),
         output_tokens_max,
         streamed=body.stream is True,
         # Clients put a session id into `metadata.user_id`, so this field serves as the cache key.
-        cache_key=prompt.identity.user,
+        cache_key=None if body.metadata is None else body.metadata.user_id,
         beta_flags=beta_flags,
     )
     return PreparedMessage(

@@ -12,7 +12,7 @@ from functools import partial
 
 import msgspec
 
-from tollkeeper.api.calls import new_call, read_in_thread, read_supported
+from tollkeeper.api.calls import new_call
 from tollkeeper.api.http.endpoint import HeaderIndex, HeaderParameter, Request, Streamed
 from tollkeeper.api.http.request import header_values
 from tollkeeper.api.messages.call import message_call
@@ -85,15 +85,11 @@ async def token_count(
                 param=MESSAGES_BETA_HEADER,
             )
     unseal = partial(services.reasoning_seal.unseal, caller)
-    read = partial(
-        read_supported, model, read_counted_prompt, body, model, MESSAGES_WEB_TOOLS, unseal
-    )
-    prompt = await read_in_thread(request, read) if request.is_large else read()
-    call = new_call(
+    call = await new_call(
         services,
         request,
         plan,
-        prompt,
+        partial(read_counted_prompt, body, model, MESSAGES_WEB_TOOLS, unseal),
         output_tokens_max=1,
         streamed=False,
         beta_flags=flags,

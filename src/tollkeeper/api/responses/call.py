@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tollkeeper.api.calls import new_call, read_in_thread, read_supported
+from tollkeeper.api.calls import new_call
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.responses.input import Conversation
 from tollkeeper.api.responses.namespaces import FlatNames
@@ -65,14 +65,13 @@ async def responses_call(
         # Runs in a thread if the request is large.
         nonlocal tools
         tools = read_tools(body.tools or ())
-        return read_supported(model, read_prompt, body, model, conversation, tools, caching)
+        return read_prompt(body, model, conversation, tools, caching)
 
-    prompt = await read_in_thread(request, read) if request.is_large else read()
-    call = new_call(
+    call = await new_call(
         services,
         request,
         plan,
-        prompt,
+        read,
         output_tokens_max,
         streamed=body.stream is True,
         cache_key=body.prompt_cache_key,
