@@ -20,10 +20,10 @@ LIBRARIES: Final = "libraries"
 TARGETS = {
     HTTP: 750,
     APPLICATION: 587,
-    REQUEST: 478,
+    REQUEST: 475,
     PRICE: 554,
     LEDGER: 109,
-    SCRIPT: 526,
+    SCRIPT: 461,
     BACKEND: 859,
     ANSWER: 195,
     ENDED: 171,

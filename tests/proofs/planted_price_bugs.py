@@ -117,8 +117,8 @@ PRICE_BUGS = {
         also=(
             (
                 "Admission.open",
-                "now = self._clock()",
-                "now, self._last = self._clock(), call.model",
+                "prices = plan.prices_at(self._clock())",
+                "prices, self._last = plan.prices_at(self._clock()), call.model",
             ),
         ),
     ),
@@ -154,7 +154,7 @@ PRICE_BUGS = {
         ("backends/gemini/test_usage.py",),
     ),
     "a prompt that is read again after each search is held once": Bug(
-        "Inference._bounds",
+        "_special_bounds",
         "prompts * size.hold_bound(model, counted)",
         "prompts * prompt_tokens",
         EXCHANGES,
@@ -254,8 +254,8 @@ PRICE_BUGS = {
     ),
     "a price change is ignored by holds": Bug(
         "Admission.open",
-        "now = self._clock()",
-        "now = 0",
+        "prices = plan.prices_at(self._clock())",
+        "prices = plan.prices_at(0)",
         ("journeys/calls/test_prices.py",),
     ),
     # Bugs in overage.

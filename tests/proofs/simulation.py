@@ -36,8 +36,8 @@ from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.ledger import Hold, Mark, ResolutionKind
-from tollkeeper.domain.metering import Charge
-from tollkeeper.domain.pricing import Bounds, Pricing
+from tollkeeper.domain.metering import Charge, Meter
+from tollkeeper.domain.pricing import Pricing
 from tollkeeper.domain.pricing import cost_of as price_of
 from tollkeeper.domain.prompt import Prompt
 from tollkeeper.domain.spend import Spend
@@ -177,9 +177,8 @@ class History:
         reservation_id = UUID(call.request_id)
         before = self.database.counted.crashes
         try:
-            bounds = Bounds(self.rng.randrange(4), call.choices, call.output_tokens_held, images=0)
             tab = _tab(call)
-            await process.admission.open(tab, bounds)
+            await process.admission.open(tab, counted=self.rng.randrange(4))
         except BaseException as exc:
             if not process.store.killed:
                 self.observed.turned_away.add(reservation_id)
@@ -317,9 +316,10 @@ class Outcome:
 def _tab(call: Call) -> Tab:
     """Returns a tab with only the fields that the admission and the ledger need."""
     caller = ProjectCaller(call.organization_id, call.project_id, call.key_id, frozenset())
-    plan = Plan(caller, call.model, mock.Mock(counts_tokens=False))
+    backend = mock.Mock(counts_tokens=False, prompts_sent=lambda _: 1)
+    plan = Plan(caller, call.model, backend)
     none: Any = None
-    return Tab(call, plan, none, "chat_create", 0.0, none, OwnerCalls(0), none)
+    return Tab(call, plan, none, "chat_create", 0.0, none, OwnerCalls(0), Meter(call, 0))
 
 
 def run_history(seed: int) -> Outcome:

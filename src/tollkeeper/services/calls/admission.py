@@ -43,12 +43,19 @@ class Admission:
         # The API asks this object before it reads the body of a request.
         self.standing_refusals = StandingRefusals()
 
-    async def open(self, tab: Tab, bounds: Bounds) -> None:
-        """Holds the maximum cost of the call at the current prices. The hold is committed when this
-        method returns. If the ledger refuses the hold, raises an error with the reason."""
+    async def open(self, tab: Tab, counted: int | None) -> None:
+        """Holds the maximum cost of the call at the current prices. `counted` is a tokenizer's count
+        of the prompt, if available. Passes the size of the prompt to the meter, which counts the
+        actual usage. The hold is committed when this method returns. If the ledger refuses the
+        hold, raises an error with the reason."""
         call, plan = tab.call, tab.plan
-        now = self._clock()
-        prices = plan.prices_at(now)
+        size = await measure(call)
+        tab.meter.prompt_tokens = prompt_tokens = size.bound(plan.model, counted)
+        bounds = Bounds(prompt_tokens, call.choices, call.output_tokens_max)
+        has_options = call.choices > 1 or call.prompt.options
+        if has_options or plan.has_special_bounds or not size.is_text_only:
+            bounds = _special_bounds(tab, size, counted)
+        prices = plan.prices_at(self._clock())
         pricing, amount, overage_max = prices.hold(bounds)
         tab.prices = prices.by_backend
         if call.prompt.tools and (fee := plan.tool_fee(call.prompt)):
@@ -118,6 +125,30 @@ class Admission:
         hold."""
         assert tab.hold is not None
         return self._ledger.mark_unsettled(tab.hold, reason)
+
+
+def _special_bounds(tab: Tab, size: PromptSize, counted: int | None) -> Bounds:
+    """Returns the maximum usage of a call that may use more than the tokens of its text and of the
+    output limit. Also sets the size of the prompt in the meter."""
+    call, plan, meter, model = tab.call, tab.plan, tab.meter, tab.plan.model
+    size, prompts = size.sent_to(model), plan.backend.prompts_sent(call)
+    # A tokenizer counts only text. `bound` and `hold_bound` add the tokens of media.
+    prompt_tokens, output_tokens = size.bound(model, counted), call.output_tokens_held
+    meter.prompt_tokens, meter.prompts = prompts * prompt_tokens, prompts
+    meter.input_audio_tokens = prompts * size.audio_bound(model, prompt_tokens)
+    meter.prompt_is_counted = size.is_text_only
+    return Bounds(
+        prompts * size.hold_bound(model, counted),
+        call.choices,
+        output_tokens,
+        images=prompts * size.images,
+        web_searches=prompts * size.web_searches,
+        input_audio_tokens=meter.input_audio_tokens,
+        output_audio_tokens_each=output_tokens if model.writes_audio else 0,
+        writes_images=model.writes_images,
+        prompts=prompts,
+        service_tier=call.asked_service_tier,
+    )
 
 
 def _set_verdict_price(tab: Tab, hold: Hold) -> int:

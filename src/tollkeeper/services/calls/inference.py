@@ -13,8 +13,6 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Protocol
 
-from msgspec.structs import replace
-
 from tollkeeper.domain.errors import (
     BackendFailed,
     DeadlineExceeded,
@@ -27,11 +25,10 @@ from tollkeeper.domain.judging import context_of
 from tollkeeper.domain.metering import Charge, Meter
 from tollkeeper.domain.policy import Direction
 from tollkeeper.domain.policy_set import NO_POLICIES
-from tollkeeper.domain.pricing import Bounds
 from tollkeeper.domain.prompt import File
 from tollkeeper.domain.transcript import Transcript, transcript
 from tollkeeper.runtime.large_requests import run_in_thread
-from tollkeeper.services.calls.admission import Admission, measure
+from tollkeeper.services.calls.admission import Admission
 from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.response_gate import ResponseGate
@@ -109,7 +106,12 @@ class Inference:
         self._recorder.started(tab)
         source.on_disconnect(partial(self._running.abandon, tab))
         try:
-            await self._admission.open(tab, await self._bounds(tab))
+            if call.policy_ids:
+                # Raises NotFound if the call names a policy that is not published. Admission checks
+                # this again; the early check avoids a hold for a call that must fail.
+                await self._policies.applying(call)
+            counted = await self._counted_tokens(tab) if plan.asks_tokenizer else None
+            await self._admission.open(tab, counted)
             try:
                 if tab.policies is not None or call.policy_ids:
                     await self._deliver(tab, await self._judge_request(tab))
@@ -142,42 +144,12 @@ class Inference:
         """Tells whether this process runs calls of other owners (organizations) than this one."""
         return self._running.serves_others(owner)
 
-    async def _bounds(self, tab: Tab) -> Bounds:
-        """Returns the maximum usage of the call. Also sets the size of the prompt in the meter, which
-        counts the actual usage."""
-        call, plan, meter = tab.call, tab.plan, tab.meter
-        if call.policy_ids:
-            # Raises NotFound if the call names a policy that is not published. Admission checks
-            # this again; the early check avoids a hold for a call that must fail.
-            await self._policies.applying(call)
-        counted = None
-        if plan.asks_tokenizer and await self._token_counting.should_count(call):
-            tab.tokenizer_asked = True
-            counted = await self._token_counting.counted_tokens(call, tokenizer_deadline())
-        size, model = await measure(call), plan.model
-        # A tokenizer counts only text. `bound` and `hold_bound` add the tokens of media.
-        meter.prompt_tokens = prompt_tokens = size.bound(model, counted)
-        bounds = Bounds(prompt_tokens, call.choices, call.output_tokens_max)
-        has_options = call.choices > 1 or call.prompt.options
-        if size.is_text_only and not (has_options or plan.has_special_bounds):
-            return bounds
-        size, prompts = size.sent_to(model), plan.backend.prompts_sent(call)
-        prompt_tokens, output_tokens = size.bound(model, counted), call.output_tokens_held
-        meter.prompt_tokens, meter.prompts = prompts * prompt_tokens, prompts
-        meter.input_audio_tokens = prompts * size.audio_bound(model, prompt_tokens)
-        meter.prompt_is_counted = size.is_text_only
-        return replace(
-            bounds,
-            prompt_tokens=prompts * size.hold_bound(model, counted),
-            output_tokens_each=output_tokens,
-            images=prompts * size.images,
-            web_searches=prompts * size.web_searches,
-            input_audio_tokens=meter.input_audio_tokens,
-            output_audio_tokens_each=output_tokens if model.writes_audio else 0,
-            writes_images=model.writes_images,
-            prompts=prompts,
-            service_tier=call.asked_service_tier,
-        )
+    async def _counted_tokens(self, tab: Tab) -> int | None:
+        """Returns the count of the backend's tokenizer, or None if there is no count."""
+        if not await self._token_counting.should_count(tab.call):
+            return None
+        tab.tokenizer_asked = True
+        return await self._token_counting.counted_tokens(tab.call, tokenizer_deadline())
 
     async def _judge_request(self, tab: Tab) -> ResponseGate | None:
         """Lets the judge (the model that answers policy questions) check the request against the
