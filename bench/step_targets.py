@@ -20,7 +20,7 @@ LIBRARIES: Final = "libraries"
 TARGETS = {
     HTTP: 750,
     APPLICATION: 587,
-    REQUEST: 475,
+    REQUEST: 472,
     PRICE: 554,
     LEDGER: 109,
     SCRIPT: 461,

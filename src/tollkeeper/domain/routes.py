@@ -6,7 +6,6 @@ routes.
 """
 
 import math
-from operator import attrgetter
 
 from msgspec.structs import replace
 
@@ -21,14 +20,6 @@ from tollkeeper.domain.pricing import (
 )
 from tollkeeper.domain.prompt_size import WEB_SEARCHES_SEEN_MAX
 
-# The maximum number of highest costs that a `PricesInForce` caches.
-_CACHED_MAX = 64
-# The fields on which the highest possible cost of a call to one model depends, because the model's
-# limits replace the token counts.
-_form = attrgetter(
-    *("prompts", "choices", "images", "web_searches", "input_audio_tokens", "service_tier")
-)
-
 
 def prices_by_backend(model: Model, now: int) -> dict[str, Pricing]:
     """Returns the prices of each route's backend at the time `now` (Unix seconds). The result is
@@ -41,7 +32,7 @@ class PricesInForce:
     them."""
 
     __slots__ = (
-        *("_cost_max_by_form", "_model", "_prices_differ", "_pricing", "by_backend"),
+        *("_model", "_plain_cost_max", "_prices_differ", "_pricing", "by_backend"),
         *("since", "until"),
     )
 
@@ -57,7 +48,9 @@ class PricesInForce:
         self._pricing = model.pricing_at(now)
         # Whether the prices of a call depend on its backend, its prompt or its answer.
         self._prices_differ = bool(model.routes or self._pricing.variants or model.writes_images)
-        self._cost_max_by_form: dict[tuple[object, ...], int] = {}
+        # The highest possible cost of a call for one completion whose prompt is one text. It does not
+        # depend on the bounds of the call, because the model's limits replace them.
+        self._plain_cost_max = self._cost_max(Bounds(0, 1, 1))
 
     def dearest(self, bounds: Bounds) -> Pricing:
         """Returns the prices of the most expensive backend for a call within the bounds."""
@@ -65,28 +58,18 @@ class PricesInForce:
             return self._pricing
         return max(self.by_backend.values(), key=lambda pricing: hold_picousd(pricing, bounds))
 
-    def hold(self, bounds: Bounds) -> tuple[Pricing, int, int]:
+    def hold(self, bounds: Bounds, *, is_plain: bool) -> tuple[Pricing, int, int]:
         """Returns the prices of the most expensive backend, the maximum cost of a call within the
         bounds, and the maximum overage. An answer may exceed `bounds`, but not the model's declared
         limits, so the overage is at most the cost by these limits minus the cost within the
-        bounds."""
-        model, pricing = self._model, self._pricing
-        prices = pricing
+        bounds. `is_plain` means that the bounds are those of one completion for one text, within
+        the model's limits."""
+        pricing = prices = self._pricing
         if self._prices_differ:
             pricing = self.dearest(bounds)
             prices = dearest_prices(pricing, bounds)
         amount = hold_at(prices, bounds)
-        if (
-            bounds.prompt_tokens > bounds.prompts * model.context_length
-            or bounds.output_tokens_each > model.max_output_length
-        ):
-            return pricing, amount, self._cost_max(bounds) - amount
-        form = _form(bounds)
-        cost_max = self._cost_max_by_form.get(form)
-        if cost_max is None:
-            if len(self._cost_max_by_form) >= _CACHED_MAX:
-                self._cost_max_by_form.clear()
-            cost_max = self._cost_max_by_form[form] = self._cost_max(bounds)
+        cost_max = self._plain_cost_max if is_plain else self._cost_max(bounds)
         return pricing, amount, cost_max - amount
 
     def _cost_max(self, bounds: Bounds) -> int:

@@ -101,16 +101,15 @@ def test_the_most_that_a_call_costs_is_the_same_whether_it_was_computed_before()
     priced = replace(
         MODEL, pricing=pricing_from_declared({"prompt": "2", "completion": "3"}, param="")
     )
-    for bounds in (
-        Bounds(1, 1, 1, 0),
-        Bounds(9, 1, 1, 0),
-        Bounds(9, 2, 1, 3, prompts=2),
-        Bounds(10**6, 1, 10**5, 0),
-        Bounds(1, 1, 1, 0, web_searches=1000),
+    for bounds, is_plain in (
+        (Bounds(1, 1, 1, 0), True),
+        (Bounds(9, 1, 1, 0), True),
+        (Bounds(priced.context_length, 1, priced.max_output_length), True),
+        (Bounds(9, 2, 1, 3, prompts=2), False),
+        (Bounds(10**6, 1, 10**5, 0), False),
+        (Bounds(1, 1, 1, 0, web_searches=1000), False),
     ):
         prices, amount = PricesInForce(priced, 0), hold_picousd(priced.pricing, bounds)
-        assert (
-            prices.hold(bounds)
-            == prices.hold(bounds)
-            == (priced.pricing, amount, PricesInForce(priced, 0)._cost_max(bounds) - amount)
-        )
+        expected = (priced.pricing, amount, prices._cost_max(bounds) - amount)
+        assert prices.hold(bounds, is_plain=False) == expected
+        assert prices.hold(bounds, is_plain=is_plain) == expected

@@ -111,7 +111,7 @@ def check_combinations(body: wire.ChatRequest) -> None:
         raise InvalidRequest(
             "The gateway does not store completions: store must be false.", param="store"
         )
-    if body.max_tokens is not None and body.max_completion_tokens is not None:
+    if body.max_completion_tokens is not None and body.max_tokens is not None:
         raise InvalidRequest(
             "Send exactly one of max_tokens and max_completion_tokens.", param="max_tokens"
         )

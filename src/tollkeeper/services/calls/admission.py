@@ -51,12 +51,17 @@ class Admission:
         call, plan = tab.call, tab.plan
         size = await measure(call)
         tab.meter.prompt_tokens = prompt_tokens = size.bound(plan.model, counted)
-        bounds = Bounds(prompt_tokens, call.choices, call.output_tokens_max)
-        has_options = call.choices > 1 or call.prompt.options
-        if has_options or plan.has_special_bounds or not size.is_text_only:
+        is_plain = (
+            size.is_text_only
+            and call.choices == 1
+            and not (call.prompt.options or plan.has_special_bounds)
+        )
+        if is_plain:
+            bounds = Bounds(prompt_tokens, 1, call.output_tokens_max)
+        else:
             bounds = _special_bounds(tab, size, counted)
         prices = plan.prices_at(self._clock())
-        pricing, amount, overage_max = prices.hold(bounds)
+        pricing, amount, overage_max = prices.hold(bounds, is_plain=is_plain)
         tab.prices = prices.by_backend
         if call.prompt.tools and (fee := plan.tool_fee(call.prompt)):
             amount += fee

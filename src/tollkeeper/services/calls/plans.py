@@ -59,8 +59,6 @@ class Plan:
         price whether the model uses the tools or not, because providers do not report how often
         their tools are used."""
         prices = self.model.tool_prices
-        if not prices or not prompt.tools:
-            return 0
         return sum(prices.get(name, 0) for name, _ in prompt.provider_tools)
 
 
