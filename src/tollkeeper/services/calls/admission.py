@@ -50,13 +50,13 @@ class Admission:
         hold, raises an error with the reason."""
         call, plan = tab.call, tab.plan
         size = await measure(call)
-        tab.meter.prompt_tokens = prompt_tokens = size.bound(plan.model, counted)
         is_plain = (
             size.is_text_only
             and call.choices == 1
             and not (call.prompt.options or plan.has_special_bounds)
         )
         if is_plain:
+            tab.meter.prompt_tokens = prompt_tokens = size.bound(plan.model, counted)
             bounds = Bounds(prompt_tokens, 1, call.output_tokens_max)
         else:
             bounds = _special_bounds(tab, size, counted)
