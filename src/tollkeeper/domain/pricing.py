@@ -8,7 +8,6 @@ the maximum cost of a call, reserved before the call is sent. To add a price dim
 `Pricing.charges_media` and `hold_at`. All other code reads `PRICE_DIMENSIONS`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
@@ -265,24 +264,29 @@ _separately_priced = attrgetter(
 )
 
 
-def cost_of(
-    pricing: Pricing, usage: Usage, images: int, parts: Sequence[Usage] = ()
-) -> dict[str, int]:
+def cost_of(pricing: Pricing, usage: Usage, images: int) -> dict[str, int]:
     """Computes the cost of a call in picousd, by line item. If `usage` is the sum of several
-    answers, `parts` contains the usage of each answer, because prices depend on the prompt length
-    and service tier of the single answer. Tokens that were read from a cache or written to one,
-    audio tokens and image tokens have prices of their own."""
-    if parts:
-        return _cost_of_parts(pricing, images, parts)
+    answers, the cost of each answer is computed separately, because prices depend on the prompt
+    length and service tier of the single answer. Tokens that were read from a cache or written to
+    one, audio tokens and image tokens have prices of their own."""
+    if usage.parts:
+        return _cost_of_parts(pricing, images, usage.parts)
     if pricing.variants:
         pricing = pricing.applying(usage.service_tier, usage.prompt_tokens)
-    text_tokens, output_tokens = usage.prompt_tokens, usage.completion_tokens
-    cost = {"request": pricing.request}
+    cost = {
+        "prompt": pricing.prompt * usage.prompt_tokens,
+        "completion": pricing.completion * usage.completion_tokens,
+        "request": pricing.request,
+    }
     if images:
         cost["image"] = pricing.image * images
     if any(_separately_priced(usage)):
         text_tokens = usage.uncached_tokens - usage.input_audio_tokens
-        output_tokens -= usage.output_audio_tokens + usage.output_image_tokens
+        output_tokens = usage.completion_tokens - usage.output_audio_tokens
+        output_tokens -= usage.output_image_tokens
+        assert text_tokens >= 0 <= output_tokens
+        cost["prompt"] = pricing.prompt * text_tokens
+        cost["completion"] = pricing.completion * output_tokens
         amounts = {
             "input_cache_read": pricing.input_cache_read * usage.cached_tokens,
             "input_cache_write": pricing.input_cache_write * usage.cache_write_tokens
@@ -293,13 +297,10 @@ def cost_of(
             "output_image": pricing.output_image * usage.output_image_tokens,
         }
         cost |= {name: amount for name, amount in amounts.items() if amount}
-    assert text_tokens >= 0 <= output_tokens
-    cost["prompt"] = pricing.prompt * text_tokens
-    cost["completion"] = pricing.completion * output_tokens
     return cost
 
 
-def _cost_of_parts(pricing: Pricing, images: int, parts: Sequence[Usage]) -> dict[str, int]:
+def _cost_of_parts(pricing: Pricing, images: int, parts: tuple[Usage, ...]) -> dict[str, int]:
     """Adds the costs of several answers. The highest price per request is charged once per call,
     not once per answer."""
     total: dict[str, int] = {}

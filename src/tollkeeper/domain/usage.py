@@ -47,6 +47,11 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     # fields above.
     prompt_details: dict[str, Any] | None = None
     completion_details: dict[str, Any] | None = None
+    # Whether the gateway's own count replaced a missing or wrong count of the backend, or the answer
+    # broke off after a running total.
+    estimated: bool = False
+    # The usage of each answer, if this usage is the sum of several answers.
+    parts: "tuple[Usage, ...]" = ()
 
     @property
     def total_tokens(self) -> int:
@@ -102,6 +107,7 @@ class ReportedUsage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     written: FreeObject | None = None
 
 
+NO_REPORT = ReportedUsage()
 _optional_counts = attrgetter(
     *("cached_tokens", "cache_write_tokens", "cache_write_5m_tokens", "cache_write_1h_tokens"),
     *("reasoning_tokens", "web_searches", "input_audio_tokens", "output_audio_tokens"),
@@ -109,10 +115,10 @@ _optional_counts = attrgetter(
 )
 
 
-def merged(earlier: ReportedUsage | None, later: ReportedUsage) -> ReportedUsage:
+def merged(earlier: ReportedUsage, later: ReportedUsage) -> ReportedUsage:
     """Returns the later report, completed with the fields that only the earlier report has. The
     earlier total is not used, because it is the sum of the earlier counts."""
-    if earlier is None:
+    if earlier is NO_REPORT:
         return later
     values = {
         name: getattr(earlier, name) if value is None and name != "total_tokens" else value
@@ -262,6 +268,7 @@ def added(usages: Sequence[Usage]) -> Usage:
         else None,
         prompt_details=_added_details([usage.prompt_details for usage in usages]),
         completion_details=_added_details([usage.completion_details for usage in usages]),
+        parts=tuple(usages),
     )
 
 

@@ -5,18 +5,24 @@ from typing import Any
 
 from tests.support.tables import each
 from tollkeeper.backends.anthropic.usage import UsageReader
-from tollkeeper.domain.usage import ReportedUsage, Usage, merged, normalised, possible_usages
+from tollkeeper.domain.usage import (
+    NO_REPORT,
+    ReportedUsage,
+    Usage,
+    merged,
+    normalised,
+    possible_usages,
+)
 
 
 def _merged(*reports: dict[str, Any], unnamed_is_1h: bool = False) -> Usage | None:
     """Returns the usage of a stream with these reports, of which the last is final."""
     reader = UsageReader()
-    total: ReportedUsage | None = None
+    total = NO_REPORT
     for number, reported in enumerate(reports, 1):
         usage = reader.read(reported, is_final=number == len(reports)).usage
         assert usage is not None
         total = merged(total, usage)
-    assert total is not None
     return next(iter(possible_usages(total, unnamed_is_1h=unnamed_is_1h)), None)
 
 

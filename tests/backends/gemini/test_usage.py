@@ -5,18 +5,17 @@ from typing import Any
 
 from tests.support.tables import each
 from tollkeeper.backends.gemini.usage import read_usage
-from tollkeeper.domain.usage import ReportedUsage, Usage, merged, normalised
+from tollkeeper.domain.usage import NO_REPORT, ReportedUsage, Usage, merged, normalised
 
 
 def _used(*reports: dict[str, Any], is_final: bool = True, searches: int = 0) -> Usage | None:
-    total: ReportedUsage | None = None
+    total = NO_REPORT
     for number, reported in enumerate(reports, 1):
         last = is_final and number == len(reports)
         usage = read_usage(reported, is_final=last, searches=searches).usage
         assert usage is not None
         assert usage.written == reported
         total = merged(total, usage)
-    assert total is not None
     return normalised(total)
 
 

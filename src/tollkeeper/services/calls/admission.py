@@ -9,9 +9,9 @@ from msgspec import convert
 
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
-from tollkeeper.domain.metering import Charge
 from tollkeeper.domain.pricing import Bounds, cost_of
 from tollkeeper.domain.prompt_size import PromptSize, measure_prompt, prompt_text
+from tollkeeper.domain.usage import Usage
 from tollkeeper.runtime.large_requests import run_in_thread
 from tollkeeper.services.calls.tab import Tab
 from tollkeeper.services.clock import Clock, unix_now
@@ -91,7 +91,7 @@ class Admission:
             tab.policies = decision.policies
         tab.hold, tab.hold_picousd = hold, hold.hold_picousd
 
-    def settle(self, tab: Tab, charge: Charge) -> tuple[int, asyncio.Future[bool]]:
+    def settle(self, tab: Tab, usage: Usage) -> tuple[int, asyncio.Future[bool]]:
         """Charges the usage at the prices of the backend that served the call, and releases the
         unspent part of the hold. Returns the cost, and a future that is done when the settlement is
         durable. The ledger receives the settlement before this method returns, so the settlement is
@@ -99,7 +99,7 @@ class Admission:
         hold = tab.hold
         assert hold is not None
         pricing = tab.prices.get(tab.backend or "", hold.pricing)
-        cost = cost_of(pricing, charge.usage, hold.bounds.images, charge.parts)
+        cost = cost_of(pricing, usage, hold.bounds.images)
         if hold.verdicts_max:
             cost["verdict"] = _set_verdict_price(tab, hold)
         resolution = Resolution(
@@ -107,7 +107,7 @@ class Admission:
             hold.id,
             ResolutionKind.SETTLED,
             _RESOLVED_BY_CALL,
-            estimated=charge.estimated,
+            estimated=usage.estimated,
             **cost,
         )
         return sum(cost.values()), self._ledger.resolve(resolution, hold)

@@ -83,11 +83,10 @@ class BackendTrial:
         if failure is not None and not meter.has_begun and meter.usage is None:
             charged = " The request may have been charged." if failure.charged else ""
             return TrialResult(check, False, f"{failure.message}{charged}")
-        charge = meter.charge()
+        used = meter.charge()
         pricing = self._model.pricing_at(self._clock())
-        cost = sum(cost_of(pricing, charge.usage, 0, charge.parts).values())
-        source = "counted by the gateway" if charge.estimated else "reported by the backend"
-        used = charge.usage
+        cost = sum(cost_of(pricing, used, images=0).values())
+        source = "counted by the gateway" if used.estimated else "reported by the backend"
         detail = (
             f"{used.prompt_tokens} prompt and {used.completion_tokens} completion tokens, {source}"
         )

@@ -22,11 +22,12 @@ from tollkeeper.domain.errors import (
 )
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.judging import context_of
-from tollkeeper.domain.metering import Charge, Meter
+from tollkeeper.domain.metering import Meter
 from tollkeeper.domain.policy import Direction
 from tollkeeper.domain.policy_set import NO_POLICIES
 from tollkeeper.domain.prompt import File
 from tollkeeper.domain.transcript import Transcript, transcript
+from tollkeeper.domain.usage import Usage
 from tollkeeper.runtime.large_requests import run_in_thread
 from tollkeeper.services.calls.admission import Admission
 from tollkeeper.services.calls.plans import Plan
@@ -275,7 +276,7 @@ class Inference:
         return cost, resolution_written
 
 
-def _charge_of_failed(tab: Tab, error: BaseException) -> Charge | None:
+def _charge_of_failed(tab: Tab, error: BaseException) -> Usage | None:
     """Returns the usage that a failed call is charged for: the delivered output or the reported usage.
     Returns None if there is neither, or if the cost is unknown."""
     meter = tab.meter
@@ -325,8 +326,8 @@ def _may_cost_fees(tab: Tab) -> bool:
         hold.bounds.web_searches > 0
         or hold.bounds.writes_images
         or any(isinstance(part, File) for part in tab.call.prompt.media)
-        or (report is not None and bool(report.cost_picousd or report.web_searches))
-        or (report is not None and (report.written or {}).get("is_byok") is True)
+        or bool(report.cost_picousd or report.web_searches)
+        or (report.written or {}).get("is_byok") is True
         or meter.reported_impossible_usage
     )
 

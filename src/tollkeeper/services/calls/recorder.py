@@ -1,5 +1,6 @@
-"""Buffers the records of ended calls, and passes them in groups to the activity table, the metrics
-and the request log."""
+"""Compares the usage and cost of each ended call with its hold (the credit reserved for it), with the
+model's context, and with the cost that the backend reports. Buffers the records of ended calls, and
+passes them in groups to the activity table, the metrics and the request log."""
 
 import asyncio
 import time
@@ -8,13 +9,17 @@ from itertools import repeat
 from operator import attrgetter, floordiv, getitem, sub
 from typing import Any
 
+import structlog
 from msgspec.structs import replace
 
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.inference import Batch
+from tollkeeper.domain.ledger import Hold
+from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.domain.pricing import Bounds
+from tollkeeper.domain.usage import Usage
+from tollkeeper.services.calls import metrics
 from tollkeeper.services.calls.activity import Activity
-from tollkeeper.services.calls.bill_checks import check_usage_and_cost
-from tollkeeper.services.calls.metrics import count_calls
 from tollkeeper.services.calls.tab import AnswerCollector, AnswerSink, CallTracer, Tab
 from tollkeeper.services.policies.checks import Evidence
 from tollkeeper.services.request_log import RequestLog
@@ -29,6 +34,10 @@ _WAITING_MAX = 1024
 # The time for which a stopping process waits until calls with pending verdicts are recorded. It is
 # longer than the time for which the process waits for the verdicts themselves.
 _DRAIN_TIMEOUT_S = 5.0
+_IMPOSSIBLE_USAGE = "The backend reported usage that cannot be true; the calls stay unsettled."
+_EXCESSIVE_USAGE = "The backend reported more usage than the model's declared context holds."
+
+_log = structlog.get_logger("tollkeeper.calls")
 
 # Reads the values of an activity record from the tab of a call, in the order of the record's fields.
 # Instead of the durations, it reads times of clocks, from which `_records` computes the durations. The
@@ -38,12 +47,12 @@ _read_tab = attrgetter(
     *("operation", "call.model.id", "call.streamed", "started_ns", "ended_at"),
     *("first_piece_at", "status", "error_code", "meter.finish", "charged.estimated"),
     *("hold_picousd", "cost_picousd", "state", "backend", "replica", "call.model.backend"),
-    *("charged.usage.prompt_tokens", "charged.usage.completion_tokens"),
-    *("charged.usage.cached_tokens", "charged.usage.reasoning_tokens"),
-    *("charged.usage.cache_write_tokens", "charged.usage.cache_write_1h_tokens"),
-    *("charged.usage.web_searches", "charged.usage.input_audio_tokens"),
-    *("charged.usage.output_audio_tokens", "charged.usage.service_tier"),
-    *("verdicts", "meter.reported", "reported_cost_picousd"),
+    *("charged.prompt_tokens", "charged.completion_tokens"),
+    *("charged.cached_tokens", "charged.reasoning_tokens"),
+    *("charged.cache_write_tokens", "charged.cache_write_1h_tokens"),
+    *("charged.web_searches", "charged.input_audio_tokens"),
+    *("charged.output_audio_tokens", "charged.service_tier"),
+    *("verdicts", "meter.reported", "meter.report.cost_picousd"),
     *("dispatched_at", "answered_at", "judging_ns", "verdict_picousd", "started_at"),
 )
 
@@ -128,10 +137,8 @@ class CallRecorder:
         """Records the ended call, after its pending verdicts have arrived. Neither blocks nor
         raises."""
         tab.ended_at = time.perf_counter_ns()
-        report = tab.meter.report
-        if report is not None:
-            tab.reported_cost_picousd = report.cost_picousd
-        check_usage_and_cost(tab, self._on_misreport)
+        if tab.hold is not None:
+            self._check_usage_and_cost(tab, tab.hold)
         evidence = tab.evidence
         if evidence is not None:
             if evidence.pending and len(self._waiting) < _WAITING_MAX:
@@ -141,6 +148,39 @@ class CallRecorder:
                 return
             tab.verdicts = evidence.verdicts
         self._record(tab)
+
+    def _check_usage_and_cost(self, tab: Tab, hold: Hold) -> None:
+        """Updates the metrics for wrong usage reports, for overage (cost beyond the hold), and for
+        reported costs that differ from the gateway's cost. Reports usage that cannot be true or
+        exceeds the model's context to `on_misreport`."""
+        backend, usage, bounds = tab.backend or tab.call.model.backend, tab.charge, hold.bounds
+        if usage is None or usage.estimated:
+            # The call is not charged for the usage that the backend reported.
+            usage = tab.meter.usage
+        if usage is None:
+            if tab.meter.reported_impossible_usage:
+                metrics.count_impossible_usage(backend)
+                self._on_misreport(backend, _IMPOSSIBLE_USAGE)
+        elif (
+            usage.prompt_tokens > bounds.prompt_tokens
+            or usage.completion_tokens > bounds.choices * bounds.output_tokens_each
+        ):
+            if usage.prompt_tokens > bounds.prompt_tokens:
+                metrics.count_usage_above_bound(backend, "prompt")
+            if usage.completion_tokens > bounds.choices * bounds.output_tokens_each:
+                metrics.count_usage_above_bound(backend, "output")
+            if _exceeds_context(usage, bounds, tab.call.model.context_length):
+                # The usage is charged, although it contradicts the model's declared context length.
+                metrics.count_excessive_usage(backend)
+                self._on_misreport(backend, _EXCESSIVE_USAGE)
+        cost, reported_cost = tab.cost_picousd, tab.meter.report.cost_picousd
+        if cost is None:
+            # Only a settled call has a cost that can be compared.
+            return
+        if cost > hold.hold_picousd:
+            _report_overage(tab, backend, hold.hold_picousd, cost)
+        if reported_cost is not None:
+            metrics.count_reported_cost(backend, reported_cost, cost - tab.verdict_picousd)
 
     async def drain(self) -> None:
         """Waits until the calls with pending verdicts are recorded, at most `_DRAIN_TIMEOUT_S`
@@ -169,5 +209,28 @@ class CallRecorder:
         if rows:
             ended = _records(rows)
             self._activity.record(*ended)
-            count_calls(ended)
+            metrics.count_calls(ended)
             self._log.calls_ended(ended)
+
+
+def _exceeds_context(usage: Usage, bounds: Bounds, context: int) -> bool:
+    # The prompt may have been sent several times, and the model may have read it again after each
+    # web search.
+    prompt_max = max(context * bounds.prompts, bounds.prompt_tokens)
+    return usage.prompt_tokens > prompt_max or usage.completion_tokens > context * bounds.choices
+
+
+def _report_overage(tab: Tab, backend: str, hold: int, cost: int) -> None:
+    metrics.count_overage(backend, cost - hold)
+    call = tab.call
+    _log.warning(
+        "a call cost more than its hold",
+        request_id=call.request_id,
+        organization_id=str(call.organization_id),
+        project_id=str(call.project_id),
+        model=call.model.id,
+        backend=backend,
+        hold_usd=usd_from_picousd(hold),
+        cost_usd=usd_from_picousd(cost),
+        overage_usd=usd_from_picousd(cost - hold),
+    )

@@ -14,7 +14,7 @@ from tollkeeper.backends.port import TextFunctions, TextWriter
 from tollkeeper.domain.activity import ActivityRecord, VerdictRecord
 from tollkeeper.domain.inference import Batch, Call
 from tollkeeper.domain.ledger import Hold
-from tollkeeper.domain.metering import Charge, Meter
+from tollkeeper.domain.metering import Meter
 from tollkeeper.domain.policy_set import PolicySet
 from tollkeeper.domain.pricing import Pricing
 from tollkeeper.domain.usage import ReportedUsage, Usage
@@ -86,10 +86,9 @@ class SettlementState(StrEnum):
     UNSETTLED = "unsettled"
 
 
-class _NoCharge(msgspec.Struct, frozen=True, gc=False):
+class _NoCharge(ReportedUsage, frozen=True, gc=False):
     """Stands for the charge of a call that is not settled: all counts are None."""
 
-    usage: ReportedUsage = ReportedUsage()
     estimated: bool = False
 
 
@@ -119,9 +118,9 @@ class Tab(msgspec.Struct, eq=False):
     prices: dict[str, Pricing] = {}
     # `charge` is the usage that the meter computes at the end of the call. `cost_picousd` and
     # `charged` are set when the ledger has written the settlement.
-    charge: Charge | None = None
+    charge: Usage | None = None
     cost_picousd: int | None = None
-    charged: Charge | _NoCharge = _NO_CHARGE
+    charged: Usage | _NoCharge = _NO_CHARGE
     # The part of the cost that pays for policy verdicts.
     verdict_picousd: int = 0
     state: SettlementState = SettlementState.NONE
@@ -159,8 +158,6 @@ class Tab(msgspec.Struct, eq=False):
     ended_at: int = 0
     # The time that the judge took.
     judging_ns: int = 0
-    # The cost that the backend reports; set at the end of the call.
-    reported_cost_picousd: int | None = None
     # The time by which the call must end; set by `end_by`. A time of the event loop's clock.
     ends_by: float | None = None
     # The number of seconds that the current wait may last beyond `ends_by`. None before the first
@@ -172,7 +169,7 @@ class Tab(msgspec.Struct, eq=False):
     def usage(self) -> Usage:
         """Returns the usage for which a settled call is charged."""
         assert self.charge is not None
-        return self.charge.usage
+        return self.charge
 
     def waiting_until(self, when: float, *, slack_s: float = 0.0) -> Alarm:
         """Returns a context manager that raises TimeoutError if its block still waits at `when`, or

@@ -35,7 +35,7 @@ from tollkeeper.domain.judging import (
 )
 from tollkeeper.domain.metering import read_usage
 from tollkeeper.domain.prompt import CachingWish, Logprobs, Prompt, Sampling
-from tollkeeper.domain.usage import ReportedUsage, Usage, merged
+from tollkeeper.domain.usage import NO_REPORT, Usage, merged
 from tollkeeper.runtime.timeouts import timeout_at
 from tollkeeper.services.policies.judge_slots import JudgeLoad, JudgeSlots
 
@@ -211,7 +211,7 @@ class Judge:
 
     async def _ask(self, window: "Window", question: str, asker: "Asker") -> float:
         charged = True
-        report: ReportedUsage | None = None
+        report = NO_REPORT
         call = self._call(window, question, asker.organization_id)
         answer = EventCollector()
         try:
@@ -228,9 +228,8 @@ class Judge:
             for event in answer.events:
                 if isinstance(event, UsageReport) and event.usage is not None:
                     report = merged(report, event.usage)
-            if charged or report is not None:
-                usage = None if report is None else read_usage(call, report)
-                cost = 0 if report is None else report.cost_picousd or 0
+            if charged or report is not NO_REPORT:
+                usage, cost = read_usage(call, report), report.cost_picousd or 0
                 self.meter(asker.organization_id, self._model, usage, cost)
         deltas = (event for event in answer.events if isinstance(event, Delta))
         logprobs = [delta.logprobs for delta in deltas if delta.logprobs is not None]
