@@ -19,11 +19,11 @@ LIBRARIES: Final = "libraries"
 
 TARGETS = {
     HTTP: 747,
-    APPLICATION: 585,
+    APPLICATION: 536,
     REQUEST: 470,
     PRICE: 554,
     LEDGER: 204,
-    SCRIPT: 458,
+    SCRIPT: 443,
     BACKEND: 804,
     ANSWER: 195,
     ENDED: 203,

@@ -40,7 +40,7 @@ def test_an_overloaded_gateway_serves_every_crowd() -> None:
     for _ in range(100):
         gate.sample(turn_s=1.0, backlog=0)
     assert gate.limit is not None
-    calls = OwnerCalls("tenant")
+    calls = gate.owners["tenant"] = OwnerCalls("tenant")
     for _ in range(max(CROWDS)):
         gate.require_room("tenant")
-        gate.mark_active(calls)
+        calls.running += 1

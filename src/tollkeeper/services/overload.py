@@ -25,11 +25,9 @@ began. So it measures how long one iteration would have taken with all this work
 import asyncio
 import math
 import time
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 
 from prometheus_client import Gauge
 
@@ -90,14 +88,11 @@ class OwnerCalls:
     """Counts the calls of one owner in this process."""
 
     owner: Hashable
-    # `RunningCalls` counts the calls in progress, and those of them whose client has disconnected and
-    # whose answer is still read. `OverloadGate` counts the active calls.
+    # The calls in progress. Of these: the calls that wait for their backend or the judge, and the calls
+    # whose client has disconnected and whose answer is still read.
     running: int = 0
+    waiting: int = 0
     draining: int = 0
-    active: int = 0
-
-
-_active_calls = attrgetter("active")
 
 
 class OverloadGate:
@@ -111,8 +106,9 @@ class OverloadGate:
         self._clock = clock
         # The maximum number of active calls; None if there is no overload.
         self._limit: float | None = None
-        # The owners that have active calls.
-        self._active_owners: dict[Hashable, OwnerCalls] = {}
+        # The owners (organizations) that have running calls. `RunningCalls` adds and removes them. The
+        # key is an integer, which hashes faster than a UUID.
+        self.owners: dict[Hashable, OwnerCalls] = {}
         self._wake: Callable[[], None] | None = None
         # While there is a limit, the number of successive windows without a rejection. Otherwise
         # the number of successive windows without a call.
@@ -140,7 +136,8 @@ class OverloadGate:
 
     @property
     def active_calls(self) -> int:
-        return sum(map(_active_calls, self._active_owners.values()))
+        """Returns the number of running calls that wait neither for their backend nor for the judge."""
+        return sum(calls.running - calls.waiting for calls in self.owners.values())
 
     @property
     def resting(self) -> bool:
@@ -171,33 +168,15 @@ class OverloadGate:
         self._asking_owners.add(owner)
         if self.active_calls < limit:
             return
-        calls = self._active_owners.get(owner)
-        if calls is None or calls.active * len(self._active_owners) < limit:
+        calls = self.owners.get(owner)
+        if calls is None:
+            return
+        active_owners = sum(each.running > each.waiting for each in self.owners.values())
+        if (calls.running - calls.waiting) * active_owners < limit:
             return
         self._refused[owner] = self._refused.get(owner, 0) + 1
         _REFUSED.add(())
         raise Unavailable("The gateway is overloaded; try again.", retry_after_s=_RETRY_AFTER_S)
-
-    def mark_active(self, calls: OwnerCalls) -> None:
-        """Counts a call of this owner as active."""
-        if not calls.active:
-            self._active_owners[calls.owner] = calls
-        calls.active += 1
-
-    def mark_inactive(self, calls: OwnerCalls) -> None:
-        """Counts a call as inactive, because it has ended or waits for its backend or the judge."""
-        calls.active -= 1
-        if not calls.active:
-            del self._active_owners[calls.owner]
-
-    @contextmanager
-    def waiting(self, calls: OwnerCalls) -> Iterator[None]:
-        """Counts an active call as inactive within this block."""
-        self.mark_inactive(calls)
-        try:
-            yield
-        finally:
-            self.mark_active(calls)
 
     def sample(self, turn_s: float, backlog: int) -> None:
         """Records the duration of one event loop iteration, and the number of waiting ledger

@@ -68,13 +68,12 @@ async def test_who_overloads_the_process_is_refused_before_its_body(
     """The samples show a slow event loop, and all active calls belong to the hostile tenant."""
     hostile, quiet = await shared.with_tenant(), await shared.with_tenant()
     gate = shared.gateway.services.inference.overload
-    calls = OwnerCalls(hostile.tenant.organization_id.int)
+    owner = hostile.tenant.organization_id.int
 
     def is_limited() -> bool:
         return gate.limit is not None
 
-    for _ in range(LIMIT):
-        gate.mark_active(calls)
+    gate.owners[owner] = OwnerCalls(owner, running=LIMIT)
     try:
         async with asyncio.timeout(20):
             while not is_limited():
@@ -100,8 +99,7 @@ async def test_who_overloads_the_process_is_refused_before_its_body(
         )
         assert costs.status_code == 200
     finally:
-        for _ in range(LIMIT):
-            gate.mark_inactive(calls)
+        del gate.owners[owner]
     async with asyncio.timeout(20):
         while is_limited():
             gate.sample(0.0, 0)
@@ -117,7 +115,7 @@ async def test_who_is_refused_at_once_sees_what_the_application_says(
     """The first request with a key is refused in a task, which waits for the database. The next requests
     are refused without a task."""
     hostile, gate = await shared.with_tenant(), shared.gateway.services.inference.overload
-    calls, at_once = OwnerCalls(hostile.tenant.organization_id.int), []
+    owner, at_once = hostile.tenant.organization_id.int, []
     answer = App.__call__
 
     def noted(app: App, exchange: Exchange) -> Work | None:
@@ -128,7 +126,7 @@ async def test_who_is_refused_at_once_sees_what_the_application_says(
     monkeypatch.setattr(App, "__call__", noted)
     monkeypatch.setattr(gate, "_limit", 1.0)
     monkeypatch.setattr(gate, "watches_arrivals", True)
-    gate.mark_active(calls)
+    gate.owners[owner] = OwnerCalls(owner, running=1)
     try:
         body = {"model": MODEL, "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
         found = [
@@ -141,7 +139,7 @@ async def test_who_is_refused_at_once_sees_what_the_application_says(
             headers={**hostile.tenant.as_customer, "content-type": "text/plain"},
         )
     finally:
-        gate.mark_inactive(calls)
+        del gate.owners[owner]
     assert at_once == [False, True, True, True]
     assert_error(wrong, 415, "unsupported_media_type")
     in_a_task, *others = [_without_id(one) for one in found]

@@ -83,6 +83,21 @@ async def test_who_leaves_after_the_end_of_its_call_ends_no_other_one(
     calls.end(another)
 
 
+async def test_nothing_is_kept_of_owners_without_calls() -> None:
+    gate = OverloadGate(60)
+    calls = RunningCalls(_LIMITS, gate)
+    for _ in range(20):
+        call = replace(make_call(), organization_id=OrganizationId(uuid4()))
+        running = [calls.begin(call, _PLAN, _Sink(), "chat_create") for _ in range(2)]
+        with running[0].judging():
+            assert gate.active_calls == 1
+        assert gate.active_calls == 2
+        for tab in running:
+            calls.end(tab)
+    assert gate.active_calls == 0
+    assert gate.owners == {}
+
+
 async def test_one_organization_does_not_have_all_calls_that_are_read_on() -> None:
     """The gateway stops reading the further abandoned calls of such an organization at once. They also
     take no place from other organizations."""

@@ -183,11 +183,7 @@ class Inference:
                     request_check.add_done_callback(tab.end_if_refused)
             else:
                 try:
-                    with (
-                        tab.waiting_until(tab.deadline),
-                        tab.judging(),
-                        self.overload.waiting(tab.owner_calls),
-                    ):
+                    with tab.waiting_until(tab.deadline), tab.judging():
                         await self._checks.check(*check_arguments)
                 except TimeoutError:
                     raise _judging_timed_out(tab) from None
@@ -216,7 +212,7 @@ class Inference:
             raise _ended_before_dispatch()
         tab.backend = tab.call.model.backend
         tab.dispatched_at = time.perf_counter_ns()
-        self.overload.mark_inactive(tab.owner_calls)
+        tab.owner_calls.waiting += 1
         try:
             with tab.waiting_until(tab.deadline + _DEADLINE_SLACK_S):
                 if gate is None:
@@ -227,7 +223,7 @@ class Inference:
             raise _ended_early(tab) from None
         finally:
             tab.answered_at = time.perf_counter_ns()
-            self.overload.mark_active(tab.owner_calls)
+            tab.owner_calls.waiting -= 1
 
     async def _close(self, tab: Tab, error: BaseException | None = None) -> None:
         """Resolves the hold and waits until the ledger has written the result: settled (charged),

@@ -40,12 +40,9 @@ class InferenceLimits:
 class RunningCalls:
     def __init__(self, limits: InferenceLimits, overload: OverloadGate) -> None:
         self._limits = limits
-        self._overload = overload
         self._calls_of_owner_max = share(limits.calls_max)
         self._running: set[Tab] = set()
-        # The owners (organizations) that have running calls. The key is an integer, which hashes
-        # faster than a UUID.
-        self._owners: dict[Hashable, OwnerCalls] = {}
+        self._owners = overload.owners
         # Calls whose client has disconnected and whose answer is still read.
         self._draining: set[Tab] = set()
         self._none_running = asyncio.Event()
@@ -71,7 +68,6 @@ class RunningCalls:
             self._owners[owner] = calls
         calls.running += 1
         self._running.add(tab)
-        self._overload.mark_active(calls)
         return tab
 
     def end(self, tab: Tab) -> None:
@@ -81,7 +77,6 @@ class RunningCalls:
         tab.slack_s = None
         self._alarms.give_back(tab.alarm)
         self._running.remove(tab)
-        self._overload.mark_inactive(calls)
         calls.running -= 1
         if not calls.running:
             del self._owners[calls.owner]

@@ -221,9 +221,12 @@ class Tab(msgspec.Struct, eq=False):
 
     @contextmanager
     def judging(self) -> Iterator[None]:
-        """Measures the time that the call waits for verdicts on its request."""
+        """Measures the time that the call waits for verdicts on its request. The call is not active
+        meanwhile."""
         started = time.perf_counter_ns()
+        self.owner_calls.waiting += 1
         try:
             yield
         finally:
+            self.owner_calls.waiting -= 1
             self.judging_ns += time.perf_counter_ns() - started
