@@ -20,13 +20,13 @@ LIBRARIES: Final = "libraries"
 TARGETS = {
     HTTP: 747,
     APPLICATION: 536,
-    REQUEST: 470,
-    PRICE: 554,
-    LEDGER: 204,
+    REQUEST: 468,
+    PRICE: 530,
+    LEDGER: 109,
     SCRIPT: 443,
     BACKEND: 804,
     ANSWER: 195,
-    ENDED: 203,
+    ENDED: 171,
     LIBRARIES: 0,
 }
 

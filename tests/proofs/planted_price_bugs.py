@@ -117,8 +117,8 @@ PRICE_BUGS = {
         also=(
             (
                 "Admission.open",
-                "prices = plan.prices_at(self._clock())",
-                "prices, self._last = plan.prices_at(self._clock()), call.model",
+                "prices = plan.fixed_prices or plan.prices_at(self._clock())",
+                "self._last = call.model\nprices = plan.prices_at(self._clock())",
             ),
         ),
     ),

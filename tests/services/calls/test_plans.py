@@ -95,6 +95,9 @@ def test_prices_are_those_of_the_time_of_admission() -> None:
     bounds = Bounds(1, 1, 1, 0)
     found = [plan.prices_at(now).dearest(bounds) for now in (99, 100, 101, 99)]
     assert found == [model.pricing, later, later, model.pricing]
+    assert plan.fixed_prices is None
+    unchanging = Plan(_caller(), MODEL, Mock(counts_tokens=False))
+    assert unchanging.fixed_prices is unchanging.prices_at(10**10)
 
 
 def test_the_most_that_a_call_costs_is_the_same_whether_it_was_computed_before() -> None:

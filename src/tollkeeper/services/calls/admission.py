@@ -60,7 +60,7 @@ class Admission:
             bounds = Bounds(prompt_tokens, 1, call.output_tokens_max)
         else:
             bounds = _special_bounds(tab, size, counted)
-        prices = plan.prices_at(self._clock())
+        prices = plan.fixed_prices or plan.prices_at(self._clock())
         pricing, amount, overage_max = prices.hold(bounds, is_plain=is_plain)
         tab.prices = prices.by_backend
         if call.prompt.tools and (fee := plan.tool_fee(call.prompt)):

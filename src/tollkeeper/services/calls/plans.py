@@ -1,6 +1,7 @@
 """Prepares and caches plans. A plan is the data of a call that depends only on its API key and
 model."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -34,6 +35,8 @@ class Plan:
     # limit: on its bytes, on searches for which the request does not ask, on media in the answer,
     # or on the longest output of the model.
     has_special_bounds: bool = field(init=False)
+    # The prices, if they never change; otherwise None.
+    fixed_prices: PricesInForce | None = field(init=False)
     _prices: PricesInForce = field(init=False)
 
     def __post_init__(self) -> None:
@@ -46,6 +49,7 @@ class Plan:
             or model.exceeds_output_limit
         )
         self._prices = PricesInForce(model, 0)
+        self.fixed_prices = self._prices if self._prices.until == math.inf else None
 
     def prices_at(self, now: int) -> PricesInForce:
         """Returns the prices of calls that are admitted at `now` (Unix seconds)."""
