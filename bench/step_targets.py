@@ -19,14 +19,14 @@ LIBRARIES: Final = "libraries"
 
 TARGETS = {
     HTTP: 747,
-    APPLICATION: 536,
-    REQUEST: 468,
-    PRICE: 530,
-    LEDGER: 109,
-    SCRIPT: 443,
+    APPLICATION: 528,
+    REQUEST: 454,
+    PRICE: 549,
+    LEDGER: 204,
+    SCRIPT: 444,
     BACKEND: 804,
     ANSWER: 195,
-    ENDED: 171,
+    ENDED: 203,
     LIBRARIES: 0,
 }
 
