@@ -86,7 +86,7 @@ async def test_several_completions_are_several_calls(wire: NativeWire) -> None:
     ):
         outcome = await make(FanOutBackend(backend, concurrency=2), wire.call(choices=3))
     outcome.check_complete(choices=3)
-    assert outcome.usage == Usage(36, 15)
+    assert outcome.usage == Usage(36, 15, parts=(Usage(12, 5),) * 3)
     assert len(upstream.requests) == 3
 
 
