@@ -172,11 +172,14 @@ class App:
                 raise WebSocketRefused from None
             raise
         decoder = self._decoders[endpoint.operation] if endpoint.takes_body else None
-        answer_headers, cost_header = (
-            ANSWER_HEADERS[endpoint.error_style],
+        context = HeaderContext(
+            endpoint,
+            decoder,
+            path,
+            head.headers,
             self._conventions.cost_header,
+            ANSWER_HEADERS[endpoint.error_style],
         )
-        context = HeaderContext(endpoint, decoder, path, head.headers, cost_header, answer_headers)
         request.context, request.operation = context, endpoint.operation
         context.key = incoming.presented_key(
             head.headers, endpoint.key_kind, self._customer_key_header
