@@ -85,14 +85,16 @@ class App:
         request = _OpenRequest(exchange, self._log.request_opened())
         try:
             context = exchange.head.context
-            if context is None:
-                if self._answer_without_endpoint(request):
-                    self._end(request)
-                    return None
+            if context is not None:
+                request.context, request.operation = context, context.endpoint.operation
+            elif self._answer_without_endpoint(request):
+                self._end(request)
+                return None
+            else:
                 context = self._find_endpoint(request)
-            request.context, request.operation = context, context.endpoint.operation
             key = context.cached_key
             if key is not None and request.opened_at < key.checked_until:
+                exchange.recognise(key.caller.organization_id.int)
                 self._require_room(request, key.caller)
                 request.is_admitted = True
             elif context.endpoint.admitted:
@@ -230,7 +232,6 @@ class App:
         """Does the part of `_admit` that each request with a project key needs, even if an earlier
         request had the same headers and the same caller."""
         request.project_caller = caller
-        request.exchange.recognise(caller.organization_id.int)
         if request.context.endpoint.rated:
             if self._overload.watches_arrivals:
                 self._overload.require_room(caller.organization_id.int)

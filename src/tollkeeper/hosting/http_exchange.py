@@ -159,11 +159,11 @@ class HttpExchange(msgspec.Struct, eq=False):
             self._received = b""
         if self.omits_body:
             body = b""
-        first_lines = _first_lines(status, self.keep_alive, int(time()))
+        head = answer_head(status, headers, keep_alive=self.keep_alive)
         if len(body) <= _JOINED_BODY_BYTES_MAX:
-            self._link.answered(self, b"%b%b\r\n%b" % (first_lines, headers, body))
+            self._link.answered(self, head + body)
         else:
-            self._link.send(b"%b%b\r\n" % (first_lines, headers))
+            self._link.send(head)
             self._link.answered(self, body)
 
     @property

@@ -7,7 +7,6 @@ admission reads (a key or a project) locks the organization's account first.
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import compress, repeat
 from operator import attrgetter
 from typing import Any, LiteralString, TypeAlias
 from uuid import UUID
@@ -253,14 +252,11 @@ def write_holds_statements(
 
 def _reservations(holds: Sequence[Hold]) -> list[dict[str, Any]]:
     """Returns the columns of the reservations that depend only on the holds."""
-    rows = [*map(dict, map(zip, repeat(_HOLD), map(_hold_values, holds)))]
-    for hold, row in compress(zip(holds, rows, strict=True), map(any, map(_special_fields, holds))):
-        row.update(special_prices(hold))
+    rows = [dict(zip(_HOLD, _hold_values(hold), strict=True)) for hold in holds]
+    for hold, row in zip(holds, rows, strict=True):
+        if hold.pricing.variants or hold.bounds.writes_images or hold.verdicts_max:
+            row.update(special_prices(hold))
     return rows
-
-
-# The fields of a hold for which `special_prices` returns columns.
-_special_fields = attrgetter("pricing.variants", "bounds.writes_images", "verdicts_max")
 
 
 def _other_periods(accounts: LockedAccounts) -> dict[OrganizationId, dict[str, int | None]]:

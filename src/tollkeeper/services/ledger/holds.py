@@ -13,11 +13,7 @@ import structlog
 from msgspec.structs import replace as replace_fields
 
 from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.admission import (
-    REFUSED_AS_UNKNOWN,
-    AccountBatch,
-    Decision,
-)
+from tollkeeper.domain.admission import REFUSED_AS_UNKNOWN, AccountBatch, Decision
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.ledger import Hold, LockedAccounts
 from tollkeeper.domain.policy_set import NO_POLICIES, PolicySet
@@ -247,8 +243,8 @@ def decide_all(
         for organization_id, state in locked.states.items()
     }
     decisions = [
-        REFUSED_AS_UNKNOWN if batch is None else batch.decide(hold)
-        for batch, hold in zip(map(batches.get, map(_organization, holds)), holds, strict=True)
+        batch.decide(hold) if (batch := batches.get(_organization(hold))) else REFUSED_AS_UNKNOWN
+        for hold in holds
     ]
     states = dict(zip(locked.states, [batch.after() for batch in batches.values()], strict=True))
     admitted = [*chain.from_iterable(batch.admitted for batch in batches.values())]

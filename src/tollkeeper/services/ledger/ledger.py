@@ -8,7 +8,7 @@ module owns the hold and releases it.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from operator import attrgetter, is_
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
@@ -51,8 +51,6 @@ class _FinishedCall(msgspec.Struct, Generic[Outcome], frozen=True, gc=False):
 _hold_id = attrgetter("id.int")
 _organization = attrgetter("outcome.organization_id.int")
 _reservation_id = attrgetter("outcome.reservation_id.int")
-_outcome = attrgetter("outcome")
-_is_done = partial(is_, Ending.DONE)
 
 
 class Ledger:
@@ -227,12 +225,12 @@ class Ledger:
     ) -> Sequence[bool]:
         """Writes the outcomes of the batch. If the database has lost holds of the batch, restores
         these holds and writes their outcomes again."""
-        outcomes = [*map(_outcome, batch)]
+        outcomes = [call.outcome for call in batch]
         endings = list(await _until_written(lambda: write(outcomes), len(batch)))
         if Ending.MISSING in endings:
             await self._write_lost(write, batch, endings)
         self._open.difference_update(map(_reservation_id, batch))
-        return [*map(_is_done, endings)]
+        return [ending is Ending.DONE for ending in endings]
 
     async def _write_lost(
         self,
