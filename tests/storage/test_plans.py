@@ -76,6 +76,24 @@ async def test_a_call_reads_as_much_of_large_books_as_of_small_ones(conninfo: st
         )
 
 
+async def test_the_settlement_of_an_old_call_does_not_read_newer_calls(conninfo: str) -> None:
+    """Otherwise one tenant's long calls would slow down the settlements of all tenants."""
+    apart = own_database(conninfo, "plans_of_old_calls")
+    async with running_process(apart, pool_size=1) as process:
+        tenant = await make_tenant(process.database, credit=10**9)
+        old = await held(process, tenant, 10)
+        newer = [hold_of(tenant, 1) for _ in range(3000)]
+        await asyncio.gather(*(process.ledger.hold(hold) for hold in newer))
+        await run(process.database, "ANALYZE")
+        new = await held(process, tenant, 10)
+        before = await _read_so_far(process)
+        await asyncio.gather(
+            *(process.ledger.resolve(settlement(hold, 4), hold) for hold in (old, new))
+        )
+        assert await _read_so_far(process) - before <= 2 * _ROWS_PER_CALL_MAX
+        await asyncio.gather(*(process.ledger.resolve(settlement(hold, 1), hold) for hold in newer))
+
+
 async def test_everybody_else_is_planned_as_usual(conninfo: str) -> None:
     """Other statements use default planner settings, even on the connection of a hold and settlement."""
     apart = own_database(conninfo, "plans_of_others")

@@ -37,14 +37,20 @@ _RESOLVE = Statement(
     + line_items(after=" numeric")
     + """, estimated boolean)
     ), priced AS (
-        SELECT g.*, r.hold, r.project_id, r.api_key_id, r.month, r.model, r.overage_max,
-               cap_spending_day(NULL, r.held_at) AS admitted,
-               """
+        SELECT g.*, r.*, """
     + total("g.")
     + """ AS total
-        FROM input g JOIN reservations r USING (organization_id, id)
-        -- All ids lie between these two, so that PostgreSQL does not open partitions of other months.
-        WHERE r.id BETWEEN %s::uuid AND %s::uuid
+        FROM input g, LATERAL (
+            SELECT hold, project_id, api_key_id, month, model, overage_max,
+                   cap_spending_day(NULL, held_at) AS admitted
+            FROM reservations WHERE organization_id = g.organization_id AND id = g.id
+              -- All ids lie between these two, so that PostgreSQL does not open partitions of
+              -- other months.
+              AND id BETWEEN %s::uuid AND %s::uuid
+            -- Makes PostgreSQL look up each reservation by its id. Otherwise it may read all
+            -- reservations between the two ids, which are many if one of the calls was long.
+            OFFSET 0
+        ) r
     ), resolved AS (
         INSERT INTO resolutions (organization_id, reservation_id, kind, hold, settled, released,
             """
