@@ -30,7 +30,7 @@ class VerdictRecord(msgspec.Struct, frozen=True, gc=False):
     first_basis_points: int | None = None
 
 
-class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
+class ActivityRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Describes one inference request that has ended. If requests are rejected for the same reason
     within a short time, the first rejection has its own record, and one more record stands for all
     others. That record has the data of the last rejection and the mean duration. Metrics, the log

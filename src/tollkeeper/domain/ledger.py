@@ -48,9 +48,9 @@ class ResolutionKind(StrEnum):
     RELEASED = "released"
 
 
-class Resolution(msgspec.Struct, frozen=True, gc=False):
+class Resolution(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Describes the end of one reservation: a settlement with the call's cost by line item, or a
-    release without cost."""
+    release without cost. JSON omits the line items without cost."""
 
     organization_id: OrganizationId
     reservation_id: UUID

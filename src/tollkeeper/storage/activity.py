@@ -65,7 +65,7 @@ _INSERT = Statement(
         v.hold_picousd, v.cost_picousd, v.settlement, v.backend, v.replica,
         CASE WHEN octet_length(v.reported_usage::text) <= 8192 THEN v.reported_usage::jsonb END,
         v.reported_cost_picousd, v.dispatched_us / 1000, v.upstream_us / 1000, v.overhead_us,
-        nullif(v.verdict_picousd, 0), v.requests, to_timestamp(v.started_at_ms / 1000.0)
+        nullif(v.verdict_picousd, 0), coalesce(v.requests, 1), to_timestamp(v.started_at_ms / 1000.0)
     FROM json_to_recordset(%s::json) AS v (organization_id uuid, request_id uuid, project_id uuid,
         key_id uuid, operation text, model text, streamed boolean, duration_us bigint,
         first_piece_us bigint, status integer, error_code text, finish text, prompt_tokens bigint,

@@ -22,6 +22,11 @@ def line_items(before: LiteralString = "", after: LiteralString = "") -> Literal
     return ", ".join(before + name + after for name in LINE_ITEMS)
 
 
+def zero_if_missing() -> LiteralString:
+    """Returns the line item columns of a select list. Missing line items are zero."""
+    return ", ".join("coalesce(" + name + ", 0) AS " + name for name in LINE_ITEMS)
+
+
 def total(before: LiteralString = "") -> LiteralString:
     """Returns the expression for the total cost of a settlement."""
     return " + ".join(before + name for name in LINE_ITEMS)

@@ -15,7 +15,7 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.ledger import Resolution
 from tollkeeper.domain.months import FIRST_ID
 from tollkeeper.storage.database import Connection
-from tollkeeper.storage.price_columns import line_items, lines, total
+from tollkeeper.storage.price_columns import line_items, lines, total, zero_if_missing
 from tollkeeper.storage.round_trips import BoundStatement, Statement, run_alone
 
 _encode = msgspec.json.Encoder().encode
@@ -31,9 +31,13 @@ _RESOLVE = Statement(
         SELECT now, cap_spending_day(NULL, now) AS today, ledger_open_day() AS open_day
         FROM (SELECT clock_timestamp() AS now) AS one
     ), input AS (
-        SELECT *, reservation_id AS id FROM json_to_recordset(%s::json) AS g
+        SELECT organization_id, reservation_id AS id, kind, resolved_by,
+               coalesce(estimated, false) AS estimated, """  # noqa: S608 - built from constants
+    + zero_if_missing()
+    + """
+        FROM json_to_recordset(%s::json) AS g
             (organization_id uuid, reservation_id uuid, kind text, resolved_by text,
-            """  # noqa: S608 - built from constants of the program
+            """
     + line_items(after=" numeric")
     + """, estimated boolean)
     ), priced AS (
