@@ -242,6 +242,12 @@ BUGS = {
         "\"set_config('plan_cache_mode', 'force_generic_plan', true)\"",
         ("storage/test_plans.py",),
     ),
+    "the settlement of a long call reads all calls since its start": SqlBug(
+        "_RESOLVE",
+        "OFFSET 0",
+        "",
+        ("storage/test_plans.py",),
+    ),
     "nobody hears that the writer was stopped": Bug(
         "GroupQueue._run",
         'self.fail(waiting, Unavailable("The gateway is shutting down."))',

@@ -43,7 +43,7 @@ MONTH_BUGS = {
     ),
     "a cost is reported on the day of its settlement": SqlBug(
         "_RESOLVE",
-        "cap_spending_day(NULL, r.held_at) AS admitted",
+        "cap_spending_day(NULL, held_at) AS admitted",
         "cap_spending_day(NULL, clock_timestamp()) AS admitted",
         ("services/ledger/test_cost_days.py",),
     ),
@@ -127,8 +127,8 @@ MONTH_BUGS = {
     ),
     "a settlement opens the partitions of all months": SqlBug(
         "_RESOLVE",
-        "WHERE r.id BETWEEN %s::uuid AND %s::uuid",
-        "WHERE %s::uuid <= %s::uuid",
+        "AND id BETWEEN %s::uuid AND %s::uuid",
+        "AND %s::uuid <= %s::uuid",
         ("storage/test_plans.py",),
     ),
     # Bugs in the comparison with a provider's bill.
