@@ -1,12 +1,13 @@
 """Tests that organizations take turns if all connections to a replica are in use, within limits."""
 
 import asyncio
+import contextlib
 from uuid import UUID, uuid4
 
 from msgspec.structs import replace
 
 from tests.support.backend_calls import Outcome, make, make_call, routed, until
-from tests.support.upstream import Peer, Upstream, answer, chat, hang
+from tests.support.upstream import Peer, Upstream, answer, chat, chat_records, hang
 from tollkeeper.backends.port import Backend
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.errors import Unavailable
@@ -40,6 +41,40 @@ async def test_a_call_waits_for_a_connection() -> None:
         for outcome in await asyncio.gather(*calls):
             outcome.check_complete()
         assert upstream.connections == 1
+
+
+async def test_a_call_waits_for_a_connection_that_is_closed() -> None:
+    """The caller of the first call disconnects. Its connection is still closing when the second call
+    may open another one."""
+    async with (
+        Upstream(hang(), chat()) as upstream,
+        routed(upstream.url, connections_max=1) as backend,
+    ):
+        held = asyncio.create_task(make(backend, make_call()))
+        await until(lambda: len(upstream.requests) == 1)
+        waiting = asyncio.create_task(make(backend, make_call()))
+        await asyncio.sleep(0)
+        held.cancel()
+        (await waiting).check_complete()
+        await asyncio.gather(held, return_exceptions=True)
+
+
+async def test_a_call_waits_for_a_connection_that_drains() -> None:
+    """A server sends the end of the HTTP body a moment after `[DONE]`. Until then the connection is open,
+    but no call uses it."""
+
+    async def end_late(peer: Peer) -> None:
+        await peer.send_head()
+        await peer.send_chunk(b"".join(chat_records()))
+        await asyncio.sleep(0.05)
+        with contextlib.suppress(ConnectionError):
+            await peer.end_chunks()
+
+    async with Upstream(end_late) as upstream, routed(upstream.url, connections_max=2) as backend:
+        calls = [make(backend, make_call(streamed=True)) for _ in range(6)]
+        for outcome in await asyncio.gather(*calls):
+            outcome.check_complete()
+        assert backend.health().reports[0].connections <= 2
 
 
 async def test_an_organization_that_floods_waits_behind_itself() -> None:

@@ -105,7 +105,7 @@ class Connection(asyncio.Protocol):
         self._lost = False
         # Whether the event loop asked to stop writing, because the server reads too slowly.
         self._writing_paused = False
-        # The pool sets the organization whose call uses the connection.
+        # The pool sets the organization whose call uses the connection; None if no call uses it.
         self.organization: Hashable = None
         # The time (of the event loop's clock) at which the last exchange ended.
         self.idle_since = 0.0

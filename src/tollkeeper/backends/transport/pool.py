@@ -80,7 +80,7 @@ class ConnectionPool:
         """Returns the number of calls that wait for a connection."""
         return self._slots.waiting
 
-    async def acquire(self, *, deadline: float, organization: Hashable = None) -> Connection:
+    async def acquire(self, *, deadline: float, organization: Hashable) -> Connection:
         """Returns an open connection. Waits for a free connection at most as long as the
         connect timeout. Raises ConnectFailed, ConnectionsExhausted or DeadlinePassed. In these cases, no
         part of the request was sent."""
@@ -116,16 +116,23 @@ class ConnectionPool:
             raise ConnectionsExhausted("every connection is in use") from None
 
     async def _open(self, deadline: float) -> Connection:
-        # If the pool is full, a connection that cools down is closed to make room for a new one.
-        if self._is_full() and self._cooling_down:
-            self._drop(self._cooling_down.popleft())
-        if self._is_full():
-            raise ConnectionsExhausted("every connection is in use")
+        if len(self._connections) + self._connecting >= self._limits.connections_max:
+            self._make_room()
         self._connecting += 1
         try:
             return await self._connect(deadline)
         finally:
             self._connecting -= 1
+
+    def _make_room(self) -> None:
+        """Closes a connection that no call uses. There is one, because the call that opens a connection
+        has a slot and there is one slot for each connection. The connection cools down, drains, or is
+        closing."""
+        if self._cooling_down:
+            self._drop(self._cooling_down.popleft())
+            return
+        unused = (each for each in self._connections if each.organization is None)
+        self._drop(next(unused))
 
     def _take_cooled(self) -> None:
         cooled_before = asyncio.get_running_loop().time() - _COOLDOWN_S
@@ -137,6 +144,7 @@ class ConnectionPool:
         complete. After a stream, the connection first reads the remaining bytes of the answer
         (see `Connection.drain`)."""
         self._slots.release(connection.organization)
+        connection.organization = None
         if after_stream:
             connection.drain()
         elif connection.finish() and (
@@ -190,9 +198,6 @@ class ConnectionPool:
         if self._sweep is None:
             self._sweep = loop.call_later(self._limits.keep_alive_s, self._close_stale)
         return connection
-
-    def _is_full(self) -> bool:
-        return len(self._connections) + self._connecting >= self._limits.connections_max
 
     def _drop(self, connection: Connection) -> None:
         self._connections.discard(connection)
