@@ -30,6 +30,7 @@ from tests.support.upstream import (
     unused_url,
 )
 from tollkeeper.backends.fan_out import FanOutBackend, merged_usage
+from tollkeeper.backends.port import EventCollector
 from tollkeeper.domain.errors import BackendFailed, DeadlineExceeded, ProviderRejected
 from tollkeeper.domain.inference import Opened, UsageReport
 from tollkeeper.domain.usage import NO_REPORT, ReportedUsage, Usage, added, normalised
@@ -41,6 +42,13 @@ async def fanned_out(
 ) -> AsyncIterator[FanOutBackend]:
     async with routed(*urls, **settings) as backend:
         yield FanOutBackend(backend, concurrency=concurrency)
+
+
+class _CountingReceiver(EventCollector):
+    prompts_sent = 0
+
+    def set_prompts_sent(self, prompts: int) -> None:
+        self.prompts_sent = prompts
 
 
 @each("streamed", [False, True])
@@ -222,6 +230,44 @@ async def test_a_part_that_breaks_off() -> None:
         outcome = await make(backend, make_call(streamed=True, choices=3))
         assert type(outcome.error) is BackendFailed
         assert outcome.error.charged
+
+
+async def test_only_parts_that_were_sent_count_as_charged() -> None:
+    """Six of the parts wait for a connection when the answer of another part breaks off."""
+    receiver = _CountingReceiver()
+    async with (
+        Upstream(reset_after(1)) as upstream,
+        fanned_out(upstream.url, connections_max=2) as backend,
+    ):
+        deadline = asyncio.get_running_loop().time() + 10
+        with pytest.raises(BackendFailed):
+            await backend.answer(make_call(streamed=True, choices=8), receiver, deadline=deadline)
+        assert receiver.prompts_sent == len(upstream.requests) < 8
+
+
+async def test_a_rejection_while_other_parts_were_not_sent() -> None:
+    """Calls of other organizations get the only connection after the first two parts."""
+
+    async def reject_late(peer: Peer) -> None:
+        await asyncio.sleep(0.05)
+        await refuse(400)(peer)
+
+    async with (
+        Upstream(hang(), reject_late, refuse(400), hang()) as upstream,
+        fanned_out(upstream.url, connections_max=2) as backend,
+    ):
+        others = [asyncio.create_task(make(backend, make_call()))]
+        await until(lambda: len(upstream.requests) == 1)
+        fanned = asyncio.create_task(make(backend, make_call(choices=3)))
+        await until(lambda: len(upstream.requests) == 2)
+        others.append(asyncio.create_task(make(backend, make_call())))
+        outcome = await fanned
+        assert type(outcome.error) is ProviderRejected
+        assert not outcome.error.charged
+        assert len(upstream.requests) == 4
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
 
 async def test_the_deadline_holds_for_all_parts_together() -> None:

@@ -105,8 +105,8 @@ PRICE_BUGS = {
     ),
     "a fan-out with one failed part is released": Bug(
         "_FanOutCall._fail",
-        "failure.charged = self._produced or any(map(_may_have_been_charged, self._tasks))",
-        "failure.charged = all(map(_may_have_been_charged, self._tasks))",
+        "failure.charged = any(part.sent for part in self.parts)",
+        "failure.charged = all(part.sent for part in self.parts)",
         CALL_HISTORIES,
     ),
     "a call has the prices of its end": Bug(

@@ -84,8 +84,6 @@ class _FanOutCall:
         self._tasks: list[asyncio.Task[None]] = []
         self.parts: list[_Part] = []
         self._parts_ended = 0
-        # The number of parts that failed without being charged.
-        self._parts_refused = 0
         # The batches that the receiver has not received yet.
         self._waiting: deque[list[Event]] = deque()
         # Set when there is a new batch, or when a part ends. `run` waits for this event.
@@ -121,9 +119,8 @@ class _FanOutCall:
                 await self._stop()
             finally:
                 if receiver.replica is not None:
-                    # Only the prompts that were sent and not refused are charged. The backend has
-                    # begun to answer, so at least one prompt was sent.
-                    receiver.set_prompts_sent(max(1, len(self.parts) - self._parts_refused))
+                    # The backend has begun to answer, so at least one prompt is charged.
+                    receiver.set_prompts_sent(max(1, sum(part.sent for part in self.parts)))
                 # The parts refer to this object. Without this reference cycle, the prompt is freed at
                 # once.
                 self.parts.clear()
@@ -148,7 +145,7 @@ class _FanOutCall:
             raise failure
         if not self._produced and not failure.charged:
             await asyncio.wait(self._tasks, timeout=_FAILURE_WAIT_S)
-        failure.charged = self._produced or any(map(_may_have_been_charged, self._tasks))
+        failure.charged = any(part.sent for part in self.parts)
         # The backend bills the other parts.
         failure.tokens_are_free = False
         raise failure
@@ -164,7 +161,11 @@ class _FanOutCall:
             part = _Part(self, len(self.parts))
             self.parts.append(part)
             call = _part_call(self._call, part.number)
-            await self._backend.answer(call, part, deadline=self._deadline)
+            try:
+                await self._backend.answer(call, part, deadline=self._deadline)
+            except TollkeeperError as error:
+                part.sent = error.charged
+                raise
             self._parts_ended += 1
             self._changed.set()
 
@@ -206,10 +207,7 @@ class _FanOutCall:
             self._reports[part] = merged(self._reports[part], tier_report)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        failure = None if task.cancelled() else task.exception()
-        if isinstance(failure, TollkeeperError) and not failure.charged:
-            self._parts_refused += 1
-        self._failure = self._failure or failure
+        self._failure = self._failure or (None if task.cancelled() else task.exception())
         self._changed.set()
 
 
@@ -224,6 +222,7 @@ class _Part(EventCollector):
 
     @property
     def sent(self) -> bool:
+        """Tells whether the part was sent and not refused, so that the backend may charge for it."""
         return self._sent
 
     @sent.setter
@@ -259,12 +258,3 @@ def _part_call(call: Call, part: int) -> Call:
         return replace(call, choices=1)
     part_seed = seed + part if seed <= _SEED_MAX - part else seed - part
     return replace(call, choices=1, prompt=call.prompt.with_seed(part_seed))
-
-
-def _may_have_been_charged(task: asyncio.Task[None]) -> bool:
-    """Tells whether the task's current part may have been charged: the task still runs, or it
-    failed with an error that is `charged`."""
-    if not task.done():
-        return True
-    failure = None if task.cancelled() else task.exception()
-    return isinstance(failure, TollkeeperError) and failure.charged
