@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.backends.faults import BOTH, check_failure, fault
-from tests.support.backend_calls import make, make_call, routed, skip_time
+from tests.support.backend_calls import answering, make, make_call, routed, skip_time, until
 from tests.support.certificates import make_certificate
 from tests.support.tables import each
 from tests.support.upstream import (
@@ -37,6 +37,8 @@ from tollkeeper.domain.errors import (
     DeadlineExceeded,
 )
 from tollkeeper.domain.inference import Batch
+
+_HEAD_WITHOUT_LENGTH = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 
 # The gateway cannot connect (fault U1 in docs/conformance.md).
 
@@ -254,3 +256,20 @@ async def test_the_deadline_holds_for_the_whole_stream() -> None:
     assert type(outcome.error) is DeadlineExceeded
     assert outcome.error.charged
     assert outcome.text()
+
+
+async def test_the_deadline_while_the_reader_is_slow() -> None:
+    """The server marks the end of its answer by closing the connection. The gateway's own close after the
+    deadline must not look like this end, which would count against the replica."""
+
+    async def without_length(peer: Peer) -> None:
+        await peer.send(_HEAD_WITHOUT_LENGTH + sse(chunk("a")))
+        await peer.until_left()
+
+    async with Upstream(without_length) as upstream, routed(upstream.url) as backend:
+        async with answering(backend, make_call(streamed=True), deadline_s=0.05) as opened:
+            await until(lambda: upstream.under_way == 0)
+            await opened.next_batch()
+            with pytest.raises(DeadlineExceeded):
+                await opened.task
+        assert backend.health().reports[0].last_failure == ""

@@ -301,6 +301,7 @@ class Connection(asyncio.Protocol):
         if self._reusable is None:
             if (
                 exc is None
+                and self._failure is None
                 and self.status
                 and b"content-length" not in self.headers
                 and b"transfer-encoding" not in self.headers
