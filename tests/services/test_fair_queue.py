@@ -54,20 +54,37 @@ def test_nobody_waits_for_more_than_one_item_of_each_other_for_each_of_its_own(
 @given(st.lists(st.tuples(st.sampled_from(["push", "pop", "discard"]), _OWNERS)))
 def test_nothing_is_lost_or_served_twice(steps: list[tuple[str, str]]) -> None:
     queue = _queue()
-    waiting: dict[int, str] = {}
+    # The owner of each item, and the number that the queue gave it.
+    waiting: dict[int, tuple[str, int]] = {}
     for number, (step, owner) in enumerate(steps):
         match step:
             case "push":
-                queue.push(owner, number)
-                waiting[number] = owner
+                waiting[number] = owner, queue.push(owner, number)
             case "pop" if waiting:
                 del waiting[queue.pop()]
             case "discard":
-                oldest = next((item for item, of in waiting.items() if of == owner), -1)
-                assert queue.discard(owner, oldest) is (oldest in waiting)
+                oldest = next((item for item, (of, _) in waiting.items() if of == owner), -1)
+                _, pushed_as = waiting.get(oldest, (owner, -1))
+                assert queue.discard(owner, pushed_as) is (oldest in waiting)
                 waiting.pop(oldest, None)
         assert len(queue) == len(waiting)
     assert {queue.pop() for _ in waiting} == set(waiting)
+
+
+class _Uncomparable:
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("the queue searched for the item")
+
+    __hash__ = object.__hash__
+
+
+def test_no_item_is_searched_for() -> None:
+    """If thousands of an owner's items were discarded by a search, all other owners would wait."""
+    queue: FairQueue[_Uncomparable] = FairQueue(items_max=10, lane_max=10)
+    numbers = [queue.push("hostile", _Uncomparable()) for _ in range(10)]
+    for number in reversed(numbers):
+        assert queue.discard("hostile", number)
+    assert len(queue) == 0
 
 
 def test_bounds() -> None:

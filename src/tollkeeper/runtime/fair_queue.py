@@ -34,26 +34,28 @@ class FairQueue(Generic[T]):
         assert 1 <= lane_max <= items_max
         self._items_max = items_max
         self._lane_max = lane_max
-        # The first lane is served next.
-        self._lanes: OrderedDict[Hashable, deque[T]] = OrderedDict()
+        # The first lane is served next. The items of a lane are in the order of their arrival, by number.
+        self._lanes: OrderedDict[Hashable, OrderedDict[int, T]] = OrderedDict()
+        self._pushed = 0
         # The number of items in all lanes.
         self.count = 0
 
     def __len__(self) -> int:
         return self.count
 
-    def push(self, owner: Hashable, item: T) -> None:
-        """Adds an item to the owner's lane. Raises QueueFull."""
+    def push(self, owner: Hashable, item: T) -> int:
+        """Adds an item to the owner's lane, and returns the number of the item. Raises QueueFull."""
         if self.count >= self._items_max:
             raise QueueFull
         lane = self._lanes.get(owner)
         if lane is None:
-            self._lanes[owner] = deque((item,))
-        elif len(lane) < self._lane_max:
-            lane.append(item)
-        else:
+            lane = self._lanes[owner] = OrderedDict()
+        elif len(lane) >= self._lane_max:
             raise QueueFull
         self.count += 1
+        self._pushed += 1
+        lane[self._pushed] = item
+        return self._pushed
 
     def pop(self, may_go: Callable[[Hashable], bool] | None = None) -> T:
         """Removes and returns an item from the next lane for whose owner `may_go` returns True. Raises
@@ -64,7 +66,7 @@ class FairQueue(Generic[T]):
         except StopIteration:
             raise IndexError("no item may go") from None
         lane = self._lanes[owner]
-        item = lane.popleft()
+        _, item = lane.popitem(last=False)
         self.count -= 1
         if lane:
             self._lanes.move_to_end(owner)
@@ -72,12 +74,12 @@ class FairQueue(Generic[T]):
             del self._lanes[owner]
         return item
 
-    def discard(self, owner: Hashable, item: T) -> bool:
-        """Removes an item. Returns False if it is not in the owner's lane."""
+    def discard(self, owner: Hashable, number: int) -> bool:
+        """Removes the item with this number. Returns False if it is not in the owner's lane."""
         lane = self._lanes.get(owner)
-        if lane is None or item not in lane:
+        if lane is None or number not in lane:
             return False
-        lane.remove(item)
+        del lane[number]
         self.count -= 1
         if not lane:
             del self._lanes[owner]
@@ -119,8 +121,7 @@ class FairSlots:
         if self.take_free(owner):
             return
         slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (owner, slot)
-        self._waiting.push(owner, entry)
+        number = self._waiting.push(owner, (owner, slot))
         self._hand_out()
         try:
             with timeout_at(until):
@@ -129,7 +130,7 @@ class FairSlots:
             if slot.done() and not slot.cancelled():
                 self.release(owner)  # the slot was assigned just before the timeout or cancellation
             else:
-                self._waiting.discard(owner, entry)
+                self._waiting.discard(owner, number)
             raise
 
     def release(self, owner: Hashable) -> None:

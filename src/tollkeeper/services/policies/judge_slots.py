@@ -67,7 +67,7 @@ class JudgeSlots:
         waiting = self._watching_queue if watching else self._client_queue
         slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
-            waiting.push(organization, (organization, slot))
+            number = waiting.push(organization, (organization, slot))
         except QueueFull:
             raise Unavailable(
                 "Too many questions wait for the judge.", retry_after_s=_RETRY_AFTER_S
@@ -79,7 +79,7 @@ class JudgeSlots:
             if not slot.cancelled():  # the slot was assigned during the cancellation
                 self._release(watching, organization)
             else:
-                waiting.discard(organization, (organization, slot))
+                waiting.discard(organization, number)
             raise
 
     def _release(self, watching: bool, organization: Hashable) -> None:
