@@ -160,6 +160,21 @@ def test_a_head_within_a_request_is_none() -> None:
     assert parser.parse_repeated(_FIRST) is None
 
 
+def test_a_head_that_begins_behind_chunks_is_kept_only_as_a_whole() -> None:
+    """The end of a chunked body and the beginning of the next head arrive in one segment."""
+    chunks = (
+        b"POST /c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+    )
+    for cut in range(1, _FIRST.index(b"Content-Length")):
+        rest = _FIRST[cut:]
+        segments = [_FIRST, chunks[:20], chunks[20:] + _FIRST[:cut], rest, rest]
+        fed = parse_requests(segments, _HEADER_BYTES_MAX)
+        found = parse_requests(segments, _HEADER_BYTES_MAX, recognise=True)
+        for exchanges, refused in (fed, found):
+            assert [one.body for one in exchanges] == [b"abc"] * 3, cut
+            assert refused, "the rest of a head is not a request"
+
+
 def _cut(segments: list[bytes], chance: random.Random) -> list[bytes]:
     """Cuts some of the segments in two."""
     cut = []

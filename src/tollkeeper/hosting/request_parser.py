@@ -157,6 +157,8 @@ class RequestParser:
 
     def on_message_begin(self) -> None:
         self.in_head = True
+        # A request that begins in the same piece in which a chunked body ends: `feed` has not counted it.
+        self.overhead_bytes = self.overhead_bytes or 1
         self._headers = {}
         self._duplicate_headers = 0
 
