@@ -82,6 +82,11 @@ def _request(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: here\r\n\r\n".encode()
 
 
+def _chunked_request(path: str) -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return head.encode() + b"0\r\n\r\n"
+
+
 _CROWD = 100
 _FROM_ONE_ADDRESS = ["127.0.0.1"] * _CROWD
 _FROM_MANY_ADDRESSES = [f"127.0.0.{number}" for number in range(2, 2 + _CROWD)]
@@ -133,11 +138,16 @@ def test_who_has_one_address_of_a_network_has_them_all(one: str, other: str, sam
     assert (network_of(one) == network_of(other)) is same
 
 
-async def test_requests_that_are_sent_ahead_wait_for_their_turns_too() -> None:
+@each("is_chunked", [False, True])
+async def test_requests_that_are_sent_ahead_wait_for_their_turns_too(is_chunked: bool) -> None:
+    """Requests that arrive together with the end of a chunked body are parsed at once."""
     async with _Server(FairTurns(_PER_TURN, _OF_ONE)).running() as server:
         crowd = [await server.connect() for _ in range(20)]
         for number, one in enumerate(crowd):
-            one.send(b"".join(_request(f"/{number}/{request}") for request in range(10)))
+            requests = [_request(f"/{number}/{request}") for request in range(10)]
+            if is_chunked:
+                requests[0] = _chunked_request(f"/{number}/0")
+            one.send(b"".join(requests))
         await server.begun(200)
         assert max(server.began_in.values()) <= _PER_TURN
         for number in range(20):

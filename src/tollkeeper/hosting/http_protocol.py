@@ -325,7 +325,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def request_begun(self, exchange: HttpExchange) -> None:
         self._headers_since = None
-        if self._current is None and not self.paused:
+        if self._current is None and not self._waiting and not self.paused:
             self._current = self._unstarted = exchange
         else:
             self._waiting.append(exchange)
@@ -341,15 +341,19 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _wait_for_turn(self) -> None:
         if self.owner is None:
-            self._state.arrivals.wait_as_stranger(self._host, self._begin_unparsed)
+            self._state.arrivals.wait_as_stranger(self._host, self._begin_next)
         else:
-            self._state.arrivals.wait(self.owner, self._begin_unparsed)
+            self._state.arrivals.wait(self.owner, self._begin_next)
 
-    def _begin_unparsed(self) -> None:
-        if self._current is None and self.ready and not self._dropping:
+    def _begin_next(self) -> None:
+        if self._current is not None or not self.ready:
+            return
+        if self._waiting:
+            self._start(self._waiting.pop(0))
+        else:
             data = bytes(self._unparsed)
             self._unparsed.clear()
-            self._is_clear = not self._waiting
+            self._is_clear = True
             self._start(self._parser.parse_repeated(data) or self._parse(data))
             if len(self._unparsed) <= _UNPARSED_BYTES_MAX:
                 self.resume_reading()
@@ -402,12 +406,10 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _start_next(self) -> None:
         """Starts the next request after an answer is complete."""
-        if self._waiting:
-            self._start(self._waiting.pop(0))
-        elif self._refusal is not None:
+        if not self._waiting and self._refusal is not None:
             self._refuse(self._refusal)
-        elif self._unparsed:
-            # Parsing waits for a later callback, because the application that has just answered is
+        elif self._waiting or self._unparsed:
+            # The request waits for a later callback, because the application that has just answered is
             # still on the call stack.
             self._wait_for_turn()
         else:

@@ -344,6 +344,16 @@ async def test_pipelined_requests_are_answered_in_order(gateway: Gateway, acme: 
     assert statuses == [200, 404, 200, 404, 200]
 
 
+async def test_many_requests_behind_chunks_are_answered(gateway: Gateway) -> None:
+    """These requests arrive in one segment with a chunked body, so all of them are parsed at once."""
+    chunks = b"POST /nothing HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    behind = 300
+    async with raw_connection(gateway) as connection:
+        await connection.send(chunks, b"GET / HTTP/1.1\r\nHost:\r\n\r\n" * behind)
+        for _ in range(1 + behind):
+            (await connection.answer()).assert_error(404, "not_found")
+
+
 async def test_connection_is_kept_and_closed_as_asked(gateway: Gateway, acme: Tenant) -> None:
     async with raw_connection(gateway) as connection:
         for _ in range(3):
