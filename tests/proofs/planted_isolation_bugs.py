@@ -194,7 +194,7 @@ ISOLATION_BUGS = {
         ("journeys/isolation/test_rates.py",),
     ),
     "administration has no rate": Bug(
-        "App._admit",
+        "App._accept",
         "self._services.administration_rate.take(caller.organization_id, context.key)",
         "pass",
         ("journeys/isolation/test_administration.py",),

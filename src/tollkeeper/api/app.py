@@ -15,7 +15,7 @@ from tollkeeper.api.http.endpoint import (
     HeaderContext,
     Request,
     Streamed,
-    StreamedAnswer,
+    StreamedResponse,
 )
 from tollkeeper.api.http.envelope import (
     ANSWER_HEADERS,
@@ -30,7 +30,7 @@ from tollkeeper.api.http.request_memory import RequestMemory, RequestShare
 from tollkeeper.api.http.router import Router
 from tollkeeper.api.http.sse import EventStream, KeepAlive
 from tollkeeper.api.http.strict_json import decode_body
-from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, ProjectCaller, require
+from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, require
 from tollkeeper.domain.audit import Actor, ActorKind
 from tollkeeper.domain.errors import PermissionDenied, Unavailable
 from tollkeeper.domain.keys import key_digest
@@ -95,8 +95,9 @@ class App:
             key = context.cached_key
             if key is not None and request.opened_at < key.checked_until:
                 exchange.recognise(key.caller.organization_id.int)
-                self._require_room(request, key.caller)
-                request.is_admitted = True
+                request.project_caller = key.caller
+                self._require_room(request)
+                request.is_accepted = True
             elif context.endpoint.admitted:
                 self._look_up_cached_key(request)
         except Exception as exc:  # noqa: BLE001 - every exception becomes an error envelope
@@ -108,11 +109,13 @@ class App:
         return self._answer(request)
 
     async def _answer(self, request: "_OpenRequest") -> None:
+        """Does the work that may wait: looks up a key that is not cached, reads the body, runs the
+        endpoint's handler, and sends its result or an error."""
         exchange, context, conventions = request.exchange, request.context, self._conventions
         endpoint = context.endpoint
         try:
-            if not request.is_admitted:
-                self._admit(request, await self._authenticate(context))
+            if not request.is_accepted:
+                self._accept(request, await self._authenticate(context))
             share = request.share = RequestShare(context.key_memory)
             raw_body = exchange.body
             # `read_body` also rejects a complete body that is too large.
@@ -191,29 +194,29 @@ class App:
         return context
 
     def _look_up_cached_key(self, request: "_OpenRequest") -> None:
-        """Checks the request with `_admit` if authentication has cached its key."""
+        """Calls `_accept` if authentication has cached the key of the request."""
         context = request.context
         key = self._authentication.cached(context.digest)
         # While the process is overloaded, even an expired cache entry is used to reject the call, but
         # never to serve it.
         if key is not None and (key.is_fresh or self._overload.is_full):
-            self._admit(request, key.caller)
+            self._accept(request, key.caller)
             if key.is_fresh:
-                context.cached_key, request.is_admitted = key, True
+                context.cached_key, request.is_accepted = key, True
 
     async def _authenticate(self, context: HeaderContext) -> Caller:
         """Finds the caller of the key in the database."""
         if context.endpoint.admitted:
-            return await self._authentication.recognise(context.key)
+            return await self._authentication.authenticate_and_cache(context.key)
         if context.endpoint.key_kind is KeyKind.ADMIN:
             self._services.administration_rate.require_room(context.key)
         return await self._authentication.authenticate(context.key)
 
-    def _admit(self, request: "_OpenRequest", caller: Caller) -> None:
-        """Checks everything that depends only on the headers and the caller. Counts a request with an
-        admin key towards the administration rate. This happens before the body is read, so that the
-        gateway does not read and parse the bodies of requests that it rejects because of a rate or
-        because it is overloaded."""
+    def _accept(self, request: "_OpenRequest", caller: Caller) -> None:
+        """Sets the caller of the request, and checks everything that depends only on the headers and the
+        caller. Counts a request with an admin key towards the administration rate. This happens before
+        the body is read, so that the gateway does not read and parse the bodies of requests that it
+        rejects because of a rate or because it is overloaded."""
         context = request.context
         request.exchange.recognise(caller.organization_id.int)
         if context.caller is not caller:
@@ -226,17 +229,17 @@ class App:
             act_as(Actor(ActorKind.API, f"admin key {caller.key_id}"))
             self._services.administration_rate.take(caller.organization_id, context.key)
         else:
-            self._require_room(request, caller)
+            request.project_caller = caller
+            self._require_room(request)
 
-    def _require_room(self, request: "_OpenRequest", caller: ProjectCaller) -> None:
-        """Does the part of `_admit` that each request with a project key needs, even if an earlier
-        request had the same headers and the same caller."""
-        request.project_caller = caller
+    def _require_room(self, request: "_OpenRequest") -> None:
+        """Rejects a request with a project key if the process is overloaded, or if it remembers that the
+        project has exceeded a rate."""
         if request.context.endpoint.rated:
             if self._overload.watches_arrivals:
-                self._overload.require_room(caller.organization_id.int)
+                self._overload.require_room(request.project_caller.organization_id.int)
             if request.opened_at < self._refusals.until:
-                self._refusals.require_none(caller.project_id)
+                self._refusals.require_none(request.project_caller.project_id)
 
 
 def _check_caller(endpoint: AnyEndpoint, caller: Caller) -> None:
@@ -260,12 +263,12 @@ class _OpenRequest(Request[Any, Any]):
 
     # Until the endpoint is known.
     operation = _NO_OPERATION
-    is_admitted = False
+    is_accepted = False
     share: RequestShare | None = None
     # The status for metrics and the log if the client disconnects before an answer is sent.
     status = 499
     _stream: EventStream | None = None
-    streamed: StreamedAnswer | None = None
+    streamed: StreamedResponse | None = None
 
     def __init__(self, exchange: Exchange, opened_at: float) -> None:
         self.exchange = exchange
@@ -279,7 +282,7 @@ class _OpenRequest(Request[Any, Any]):
             return ErrorStyle.USUAL
         return self.context.endpoint.error_style
 
-    def stream(self, streamed: StreamedAnswer) -> EventStream:
+    def stream(self, streamed: StreamedResponse) -> EventStream:
         self.status = 200
         self.streamed = streamed
         self._stream = EventStream(self.exchange, self.id, self._style)

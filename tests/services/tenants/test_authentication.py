@@ -61,7 +61,10 @@ async def test_requests_at_once_share_a_look_up(
 ) -> None:
     """Otherwise every request that arrives during the lookup would take a connection. Under load, this
     would be thousands of connections whenever a cached key expires."""
-    asked = [asyncio.create_task(authentication.recognise(tenant.project_key)) for _ in range(50)]
+    asked = [
+        asyncio.create_task(authentication.authenticate_and_cache(tenant.project_key))
+        for _ in range(50)
+    ]
     await asyncio.sleep(0)
     database.may_go.set()
     callers = await asyncio.gather(*asked)
@@ -76,7 +79,7 @@ async def test_a_key_that_is_not_valid_is_refused_for_each(
     other = await gateway.make_tenant()
     await gateway.services.projects.project_archive(other.organization_id, other.project_id)
     keys = [tenant.project_key, other.project_key, tenant.project_key, other.project_key]
-    asked = [asyncio.create_task(authentication.recognise(key)) for key in keys]
+    asked = [asyncio.create_task(authentication.authenticate_and_cache(key)) for key in keys]
     await asyncio.sleep(0)
     database.may_go.set()
     found = await asyncio.gather(*asked, return_exceptions=True)
@@ -87,7 +90,7 @@ async def test_a_key_that_is_not_valid_is_refused_for_each(
     assert database.reads == 1
     # A refusal is not cached.
     with pytest.raises(Unauthenticated, match="archived"):
-        await authentication.recognise(other.project_key)
+        await authentication.authenticate_and_cache(other.project_key)
     assert database.reads == 2
 
 
@@ -95,7 +98,8 @@ async def test_who_leaves_does_not_take_the_look_up_along(
     authentication: Authentication, database: CountedReads, tenant: Tenant
 ) -> None:
     first, second = (
-        asyncio.create_task(authentication.recognise(tenant.project_key)) for _ in range(2)
+        asyncio.create_task(authentication.authenticate_and_cache(tenant.project_key))
+        for _ in range(2)
     )
     await asyncio.sleep(0)
     first.cancel()
@@ -116,7 +120,7 @@ async def test_a_call_is_refused_by_a_key_that_is_read_again_for_others(
     digest = key_digest(tenant.project_key)
     assert authentication.cached(digest) is None, "it has not been read yet"
     monkeypatch.setattr(authentication_module, "_CACHED_S", 0.0)
-    caller = await authentication.recognise(tenant.project_key)
+    caller = await authentication.authenticate_and_cache(tenant.project_key)
     assert _cached(authentication, digest) == (caller, False)
     assert database.reads == 1
     monkeypatch.setattr(authentication_module, "_STALE_S", 0.0)
@@ -129,7 +133,7 @@ async def test_each_second_of_use_is_noted_once(
 ) -> None:
     database.may_go.set()
     digest = key_digest(tenant.project_key)
-    caller = await authentication.recognise(tenant.project_key)
+    caller = await authentication.authenticate_and_cache(tenant.project_key)
     noted: list[int] = []
     authentication._key_use.note = lambda kind, caller, now: noted.append(now)  # type: ignore[method-assign]
     for now in (100, 100, 101, 101, 103):

@@ -101,7 +101,7 @@ class Request(Generic[B, Q]):
         return entry.status, entry.code
 
 
-class StreamedAnswer(Protocol):
+class StreamedResponse(Protocol):
     """Writes one answer as a stream of records (server-sent events)."""
 
     async def run(self, stream: EventStream) -> None:
@@ -117,7 +117,7 @@ class Streamed(msgspec.Struct, frozen=True):
     """Contains a handler's result if the answer is a stream. The application runs `answer`, which
     writes the stream."""
 
-    answer: StreamedAnswer
+    answer: StreamedResponse
 
 
 Handler = Callable[[Services, Request[B, Q]], Awaitable[msgspec.Struct | Streamed]]

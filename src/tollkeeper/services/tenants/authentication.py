@@ -57,7 +57,7 @@ class Authentication:
             raise Unauthenticated(_INVALID_KEY)
         return await self._authenticate(kind, key_digest(presented_key))
 
-    async def recognise(self, presented_key: str) -> Caller:
+    async def authenticate_and_cache(self, presented_key: str) -> Caller:
         """Works like `authenticate`, and also caches project keys for `cached`. A cached key may
         meanwhile be revoked. So only inference calls may use it: their admission reads the key
         again, under a lock."""
