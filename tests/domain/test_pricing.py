@@ -147,4 +147,4 @@ def check_negative_usage_is_refused(count: int, field: str) -> None:
     reported = {"prompt_tokens": 5, "completion_tokens": 7, field: count}
     for report in (reported, {**reported, "total_tokens": sum(reported.values())}):
         assert read_chat_usage(report).usage is None
-        assert read_chat_usage(report).absurd == report
+        assert read_chat_usage(report).impossible == report

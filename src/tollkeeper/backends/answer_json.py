@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tollkeeper.domain.inference import UsageReport
-from tollkeeper.domain.usage import AbsurdCount, ReportedUsage, normalised
+from tollkeeper.domain.usage import ImpossibleCount, ReportedUsage, normalised
 
 # The value of a `Raw` field that is missing in the JSON. It is empty, and so false in a condition.
 ABSENT = msgspec.Raw()
@@ -182,21 +182,21 @@ def usage_report(
     reported: Any, read: Callable[[dict[str, Any]], ReportedUsage], service_tier: str | None = None
 ) -> UsageReport:
     """Converts the usage in an answer with the protocol's function `read`. If `reported` is not an
-    object, the report contains at most the service tier. If a count is impossible, the report is
-    marked as absurd."""
+    object, the report contains at most the service tier. If a count is impossible, the result contains
+    the report unchanged, in `impossible`."""
     if not isinstance(reported, dict):
         return UsageReport(ReportedUsage(service_tier=service_tier))
     try:
         return UsageReport(read(reported))
-    except AbsurdCount:
-        return UsageReport(None, absurd=reported)
+    except ImpossibleCount:
+        return UsageReport(None, impossible=reported)
 
 
 def usage_means_charge(report: UsageReport) -> bool:
     """Tells whether a usage report means that the backend charges for the call, even if the answer
     contains an error. The backend does not charge if the report lacks a token count or counts no tokens,
-    or if it counts no output tokens and states a price of zero (OpenRouter). If a count is impossible
-    (`absurd`), the call counts as charged."""
+    or if it counts no output tokens and states a price of zero (OpenRouter). If a count is impossible,
+    the call counts as charged."""
     if report.usage is None:
         return True
     usage = normalised(report.usage)

@@ -23,7 +23,6 @@ from tollkeeper.backends.port import (
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Batch, Call, Delta, Event, UsageReport
 from tollkeeper.domain.metering import read_usage
-from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import NO_REPORT, ReportedUsage, merged
 from tollkeeper.runtime.large_requests import LARGE_CALL_REQUESTS_MAX
 
@@ -91,8 +90,8 @@ class _FanOutCall:
         # Set when a batch leaves `_waiting`. If too many batches wait, the parts wait for this event.
         self._room = asyncio.Event()
         self._reports = [NO_REPORT] * call.choices
-        # A usage report with an impossible count (`UsageReport.absurd`).
-        self._absurd: FreeObject | None = None
+        # A usage report with an impossible count.
+        self._impossible_report: UsageReport | None = None
         self._opened = False
         # Whether any part has produced output. If so, the call may have been charged.
         self._produced = False
@@ -112,8 +111,7 @@ class _FanOutCall:
             while batch := await self._next_batch():
                 await receiver.take(batch)
             usage = merged_usage(call, self._reports) or ReportedUsage()
-            report = UsageReport(usage) if self._absurd is None else UsageReport(None, self._absurd)
-            await receiver.take([report])
+            await receiver.take([self._impossible_report or UsageReport(usage)])
         finally:
             try:
                 await self._stop()
@@ -189,7 +187,7 @@ class _FanOutCall:
                 events.append(msgspec.structs.replace(event, choice=part) if part else event)
             elif isinstance(event, UsageReport):
                 if event.usage is None:
-                    self._absurd = event.absurd
+                    self._impossible_report = event
                 else:
                     self._reports[part] = merged(self._reports[part], event.usage)
             else:

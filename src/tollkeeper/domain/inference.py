@@ -184,10 +184,10 @@ other_fields = attrgetter(
 
 class UsageReport(msgspec.Struct, frozen=True, gc=False):
     """Contains one usage report of the backend; an answer may have several. If a count in the
-    report is impossible, `usage` is None and `absurd` contains the report unchanged."""
+    report is impossible, `usage` is None and `impossible` contains the report unchanged."""
 
     usage: ReportedUsage | None
-    absurd: FreeObject | None = None
+    impossible: FreeObject | None = None
 
 
 Event: TypeAlias = Opened | Delta | UsageReport

@@ -84,7 +84,7 @@ class Meter(msgspec.Struct):
                     self._count_other_fields(event)
             elif isinstance(event, UsageReport):
                 if event.usage is None:
-                    self.impossible_report = event.absurd
+                    self.impossible_report = event.impossible
                 else:
                     self.report = merged(self.report, event.usage)
             elif event.service_tier:
@@ -125,8 +125,8 @@ class Meter(msgspec.Struct):
     @property
     def reported(self) -> FreeObject | None:
         """Returns the last report unchanged, for the activity record."""
-        absurd = self.impossible_report
-        return self.report.written if absurd is None or self.usage is not None else absurd
+        impossible = self.impossible_report
+        return self.report.written if impossible is None or self.usage is not None else impossible
 
     @property
     def output_tokens(self) -> int:

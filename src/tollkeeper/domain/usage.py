@@ -281,19 +281,19 @@ def _added_details(details: list[FreeObject | None]) -> FreeObject | None:
     return total or None
 
 
-class AbsurdCount(ValueError):
+class ImpossibleCount(ValueError):
     """Signals an impossible value in place of a count in a usage report."""
 
 
 def read_count(found: object) -> int | None:
-    """Returns the count; None if the report lacks it. Raises AbsurdCount if the value is not an
+    """Returns the count; None if the report lacks it. Raises ImpossibleCount if the value is not an
     integer, is negative, or is greater than 2^53."""
     if found is None:
         return None
     # `type` instead of `isinstance` excludes booleans.
     if type(found) is int and 0 <= found <= COUNT_MAX:
         return found
-    raise AbsurdCount
+    raise ImpossibleCount
 
 
 def first_count(reported: FreeObject, names: tuple[str, ...]) -> int | None:

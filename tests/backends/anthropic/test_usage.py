@@ -169,7 +169,7 @@ def test_before_the_end_nothing_is_known_of_the_output() -> None:
 def test_a_count_that_can_be_none_is_absurd(name: str, count: object) -> None:
     reported = {**_START, name: count}
     report = UsageReader().read(reported, is_final=True)
-    assert (report.usage, report.absurd) == (None, reported)
+    assert (report.usage, report.impossible) == (None, reported)
 
 
 @each("reported", [[], "7", 7])

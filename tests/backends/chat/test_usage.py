@@ -14,7 +14,7 @@ from tollkeeper.domain.usage import NO_REPORT, Usage, merged, normalised
 
 def usage_of(report: object) -> Usage | None:
     found = read_chat_usage(report)
-    assert found.absurd is None
+    assert found.impossible is None
     assert found.usage is not None
     return normalised(found.usage)
 
@@ -100,7 +100,7 @@ def test_reports_that_say_nothing(report: object) -> None:
 def test_what_can_be_no_count(field: str, value: object) -> None:
     report = {**PLAIN, field: value}
     found = read_chat_usage(report)
-    assert (found.usage, found.absurd) == (None, report)
+    assert (found.usage, found.impossible) == (None, report)
 
 
 def test_the_last_value_of_each_field_counts() -> None:
@@ -142,7 +142,7 @@ _names = st.sampled_from(
 @given(st.dictionaries(_names, _json | st.integers(0, 50) | st.dictionaries(_names, _json)))
 def test_whatever_is_read_adds_up(report: dict[str, Any]) -> None:
     found = read_chat_usage(report)
-    assert (found.usage is None) == (found.absurd is not None)
+    assert (found.usage is None) == (found.impossible is not None)
     usage = None if found.usage is None else normalised(found.usage)
     if usage is not None:
         for count in (usage.prompt_tokens, usage.completion_tokens, usage.uncached_tokens):
@@ -191,7 +191,7 @@ def test_the_short_way_reads_the_same(
     found = read_chat_usage(report, service_tier=tier)
     longer = read_chat_usage(report | {"another_field": None}, service_tier=tier)
     if found.usage is None:
-        assert (found.absurd, longer.usage) == (report, None)
+        assert (found.impossible, longer.usage) == (report, None)
     else:
         assert longer.usage is not None
         assert found.usage == replace(longer.usage, written=report)

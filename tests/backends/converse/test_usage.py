@@ -93,7 +93,7 @@ def test_a_report(reported: dict[str, Any], usage: Usage) -> None:
 def test_a_count_that_is_none_makes_the_report_absurd(count: Any) -> None:
     report = read_usage({"inputTokens": count, "outputTokens": 5})
     assert report.usage is None
-    assert report.absurd == {"inputTokens": count, "outputTokens": 5}
+    assert report.impossible == {"inputTokens": count, "outputTokens": 5}
 
 
 @each("reported", [None, [], "x", {}])

@@ -204,7 +204,7 @@ def test_the_service_tier_may_come_before_any_count() -> None:
 def test_a_count_that_can_be_none(name: str, count: Any) -> None:
     reported = {"promptTokenCount": 1, "candidatesTokenCount": 1, name: count}
     report = read_usage(reported, is_final=True)
-    assert (report.usage, report.absurd) == (None, reported)
+    assert (report.usage, report.impossible) == (None, reported)
 
 
 @each("reported", [[], "x", 7, None])

@@ -11,7 +11,7 @@ PLAIN: dict[str, Any] = {"input_tokens": 1420, "output_tokens": 72, "total_token
 
 def _used(reported: dict[str, Any], *, searches_in_output: int = 0) -> Usage:
     found = read_responses_usage(reported, searches_in_output=searches_in_output)
-    assert found.absurd is None
+    assert found.impossible is None
     assert found.usage is not None
     assert found.usage.written == reported
     usage = normalised(found.usage)
@@ -105,7 +105,7 @@ def test_the_backends_own_price(fields: dict[str, Any], cost: int | None) -> Non
 def test_a_count_that_can_be_none(name: str, count: Any) -> None:
     reported = {**PLAIN, name: count}
     found = read_responses_usage(reported)
-    assert (found.usage, found.absurd) == (None, reported)
+    assert (found.usage, found.impossible) == (None, reported)
 
 
 @each("reported", [[], "x", 7, None])

@@ -34,8 +34,8 @@ from tollkeeper.backends.reported_cost import stated_cost, ticks_in_picousd
 from tollkeeper.domain.inference import UsageReport
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import (
-    AbsurdCount,
     Count,
+    ImpossibleCount,
     ReportedUsage,
     all_writes,
     cached_audio_tokens,
@@ -66,15 +66,15 @@ _WRITTEN = (
 
 def read_chat_usage(reported: Any, *, service_tier: str | None = None) -> UsageReport:
     """Reads a usage report. If `reported` is not an object, the result contains at most the service
-    tier. If a count is impossible, the result is marked as absurd. `service_tier` is the tier that
-    the answer names outside of its report."""
+    tier. If a count is impossible, the result contains the report unchanged, in `impossible`.
+    `service_tier` is the tier that the answer names outside of its report."""
     try:
         counts = msgspec.convert(reported, _Counts)
         if not reported.keys() <= _COUNTS:
             return UsageReport(_read(reported, counts, service_tier))
-    except (AbsurdCount, msgspec.ValidationError):
+    except (ImpossibleCount, msgspec.ValidationError):
         if isinstance(reported, dict):
-            return UsageReport(None, absurd=reported)
+            return UsageReport(None, impossible=reported)
         return UsageReport(ReportedUsage(service_tier=service_tier))
     return UsageReport(
         ReportedUsage(

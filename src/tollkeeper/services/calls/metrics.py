@@ -66,7 +66,7 @@ _TOKENS = CounterTally(
 _COST = CounterTally(
     "tollkeeper_cost_usd", "Cost of settled calls in USD, rounded. The ledger is exact.", ["model"]
 )
-_ABSURD_USAGE = Counter(
+_IMPOSSIBLE_USAGE = Counter(
     "tollkeeper_absurd_usage_reports",
     "Usage reports that cannot be true and were not charged, by backend.",
     ["backend"],
@@ -163,7 +163,7 @@ def _seconds(field: str, records: Sequence[ActivityRecord]) -> Iterator[float]:
 
 
 def count_impossible_usage(backend: str) -> None:
-    _ABSURD_USAGE.labels(backend).inc()
+    _IMPOSSIBLE_USAGE.labels(backend).inc()
 
 
 def count_excessive_usage(backend: str) -> None:
