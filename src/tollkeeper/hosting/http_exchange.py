@@ -66,7 +66,7 @@ class Link(Protocol):
         """Handles a request whose headers are complete. Its body may still be arriving."""
         ...
 
-    def answered(self, exchange: "HttpExchange", last: bytes) -> None:
+    def send_last(self, exchange: "HttpExchange", last: bytes) -> None:
         """Sends the last piece of an answer, and handles the end of the answer."""
         ...
 
@@ -161,10 +161,10 @@ class HttpExchange(msgspec.Struct, eq=False):
             body = b""
         head = answer_head(status, headers, keep_alive=self.keep_alive)
         if len(body) <= _JOINED_BODY_BYTES_MAX:
-            self._link.answered(self, head + body)
+            self._link.send_last(self, head + body)
         else:
             self._link.send(head)
-            self._link.answered(self, body)
+            self._link.send_last(self, body)
 
     @property
     def paused(self) -> bool:
@@ -217,7 +217,7 @@ class HttpExchange(msgspec.Struct, eq=False):
         last = self._framed(piece) if piece else self._take_answer_headers()
         if self._uses_chunks and not self.omits_body:
             last += b"0\r\n\r\n"
-        self._link.answered(self, last)
+        self._link.send_last(self, last)
 
     def abandon(self) -> None:
         if not self.finished:

@@ -261,7 +261,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.owner = owner
         self._state.room.recognise(self, owner)
 
-    def answered(self, exchange: HttpExchange, last: bytes) -> None:
+    def send_last(self, exchange: HttpExchange, last: bytes) -> None:
         """Sends the last piece of the answer to this exchange. Then starts the next request or closes the
         connection."""
         self._current = None

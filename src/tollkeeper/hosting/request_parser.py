@@ -80,8 +80,8 @@ class RequestParser:
     # llhttp.
     _unparsed_left = 0
 
-    def __init__(self, receiver: Link, header_bytes_max: int) -> None:
-        self._receiver = receiver
+    def __init__(self, link: Link, header_bytes_max: int) -> None:
+        self._link = link
         self._header_bytes_max = header_bytes_max
         self._llhttp = httptools.HttpRequestParser(self)
 
@@ -134,7 +134,7 @@ class RequestParser:
             return None
         if start == b"%b%d" % (before, len(body)):
             self._different_headers = 0
-            return HttpExchange(self._receiver, head, body=body)
+            return HttpExchange(self._link, head, body=body)
         digits = start.removeprefix(before)
         is_length = digits.isdigit() and len(digits) <= _LENGTH_DIGITS_MAX
         if not is_length or start != before + digits or int(digits) <= len(body):
@@ -142,7 +142,7 @@ class RequestParser:
         self._different_headers = 0
         self._unparsed_left = int(digits)
         self.exchange = exchange = HttpExchange(
-            self._receiver, head, content_length=self._unparsed_left
+            self._link, head, content_length=self._unparsed_left
         )
         if body:
             self._take_unparsed(body)
@@ -151,7 +151,7 @@ class RequestParser:
     def close(self) -> None:
         """Ends parsing. Removes the references between llhttp, the connection and this object, because
         the cycle would keep all three in memory until a garbage collection."""
-        del self._llhttp, self._receiver
+        del self._llhttp, self._link
 
     # Called by llhttp.
 
@@ -193,7 +193,7 @@ class RequestParser:
         self.overhead_bytes = 0
         self._body_left = exchange.content_length
         self.exchange = exchange
-        self._receiver.request_begun(exchange)
+        self._link.request_begun(exchange)
 
     def on_body(self, body: bytes) -> None:
         self.overhead_bytes = 0
@@ -284,7 +284,7 @@ class RequestParser:
         headers, is_http10 = self._headers, version == "1.0"
         length = headers.pop(b"content-length", None)
         head = RequestHead(method, path, query, headers, is_http10=is_http10)
-        exchange = HttpExchange(self._receiver, head)
+        exchange = HttpExchange(self._link, head)
         exchange.keep_alive = not is_http10 and llhttp.should_keep_alive()
         exchange.omits_body = method == "HEAD"
         if length is not None:
