@@ -214,11 +214,11 @@ class RoutedBackend:
                     stream = replica.read_stream(connection, call)
                     await stream.begin()
                 else:
-                    body = await connection.read_whole(config.body_bytes_max)
+                    answer = await connection.read_whole(config.body_bytes_max)
                     try:
-                        whole = wire.read_whole(call, body, secrets=replica.secrets)
+                        whole = wire.read_whole(call, answer, secrets=replica.secrets)
                     except MalformedAnswer as error:
-                        whole = _read_malformed(replica, body, error)
+                        whole = _read_malformed(replica, answer, error)
             except HttpFailure as failure:
                 # If the request was sent, the backend may have run the call.
                 raise domain_error(failure, charged=receiver.sent) from failure

@@ -73,6 +73,8 @@ class Meter(msgspec.Struct):
         self.prompts = prompts
 
     def count(self, batch: Iterable[Event]) -> None:
+        """Counts the content of these events, and stores the last finish reason, the service tier and
+        the usage reports."""
         for event in batch:
             if isinstance(event, Delta):
                 self.has_begun = True

@@ -94,7 +94,7 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[T], elements_max: int = _E
 
 
 def _decode_bounded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    """Works like `decode`, for a body that `check_bounds` has accepted."""
+    """Works like `decode`, for a body whose depth and number of elements are already checked."""
     try:
         decoded = decoder.decode(body)
         # The body is valid JSON, so the second pass can fail only because of duplicate keys.

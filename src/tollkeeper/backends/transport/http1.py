@@ -75,8 +75,8 @@ class Connection(asyncio.Protocol):
     # The transport. With TLS also the transport below TLS, because only that transport knows how many
     # encrypted bytes are not yet written to the socket.
     _transports: tuple[asyncio.Transport, ...]
-    # `send` and `_next_data` set it. Ends when the headers arrive (see `send`), when data arrives for the
-    # read that waits, or when the exchange fails.
+    # `send` and `_next_data` set it. It is done when the headers have arrived (see `send`), when data has
+    # arrived for the read that waits, or when the exchange has failed.
     _waiter: asyncio.Future[None]
     # Called by the parser, for each header: stores the header in `_received_headers`. Not a method of this
     # class, because an answer may have many headers, and a method would take several times as long.
@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
         self.transport = encrypted
 
     def send(self, head: bytes, body: bytes, *, deadline: float) -> asyncio.Future[None]:
-        """Starts an exchange, and returns a future that ends when the status and the headers of the
+        """Starts an exchange, and returns a future that is done when the status and the headers of the
         answer have arrived. `deadline` is a time of the event loop's clock. A large body is sent in
         pieces, as fast as the server accepts them. The pieces are not copied."""
         assert self._reusable, "one exchange at a time"
@@ -392,8 +392,8 @@ class Connection(asyncio.Protocol):
             self.transport.pause_reading()
 
     def _next_data(self) -> asyncio.Future[None]:
-        """Returns a future that ends when data arrives or the exchange fails. Raises the failure if
-        the exchange has already failed."""
+        """Returns a future that is done when data has arrived or the exchange has failed. Raises the
+        failure if the exchange has already failed."""
         if self._failure is not None:
             raise self._failure
         assert self._waiter.done(), "one reader at a time"

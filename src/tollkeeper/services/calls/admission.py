@@ -47,7 +47,7 @@ class Admission:
         """Holds the maximum cost of the call at the current prices. `counted` is a tokenizer's count
         of the prompt, if available. Passes the size of the prompt to the meter, which counts the
         actual usage. The hold is committed when this method returns. If the ledger refuses the
-        hold, raises an error with the reason."""
+        hold, raises an error with the reason, and remembers a refusal because of the rate."""
         call, plan = tab.call, tab.plan
         size = await measure(call)
         is_plain = (

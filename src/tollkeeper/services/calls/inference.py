@@ -2,7 +2,7 @@
 its maximum cost, lets the policies judge the request, sends the call to the backend, delivers the
 answer, and settles (charges) the cost. The state of the call is stored in its tab (`Tab`).
 
-A call runs in the task of its request, and the API never cancels this task. If the client
+A call runs in the task of its request, and the server never cancels this task. If the client
 disconnects or the process stops, the tab ends the current wait of the call. So every call reaches
 the code that resolves its hold and records the call.
 """
@@ -108,8 +108,8 @@ class Inference:
         source.on_disconnect(partial(self._running.abandon, tab))
         try:
             if call.policy_ids:
-                # Raises NotFound if the call names a policy that is not published. Admission checks
-                # this again; the early check avoids a hold for a call that must fail.
+                # Raises NotFound if the call names a policy that is not published. `_judge_request`
+                # checks this again; the early check avoids a hold for a call that must fail.
                 await self._policies.applying(call)
             counted = await self._counted_tokens(tab) if plan.asks_tokenizer else None
             await self._admission.open(tab, counted)
@@ -274,7 +274,8 @@ class Inference:
 
 def _charge_of_failed(tab: Tab, error: BaseException) -> Usage | None:
     """Returns the usage that a failed call is charged for: the delivered output or the reported usage.
-    Returns None if there is neither, or if the cost is unknown."""
+    Returns None if there is neither, or if the cost is unknown. Corrects `error.charged` if the meter
+    shows that the backend charges for the call, or that it does not."""
     meter = tab.meter
     if not isinstance(error, TollkeeperError):
         # The gateway itself failed, so it is unknown how much the backend has generated.

@@ -126,6 +126,8 @@ class CallRecorder:
         activity.collect = self.flush
 
     def started(self, tab: Tab) -> None:
+        """Tells the request log that the request is a call, which is logged when it has ended. Starts the
+        call's tracing span if calls are traced."""
         self._log.calls.add(tab.call.request_id)
         if self.tracer is not None:
             tab.span = self.tracer.started(tab.call)
@@ -134,8 +136,8 @@ class CallRecorder:
                 tab.sink = _CollectingSink(tab.sink, tab.span.answer)
 
     def ended(self, tab: Tab) -> None:
-        """Records the ended call, after its pending verdicts have arrived. Neither blocks nor
-        raises."""
+        """Compares the usage and cost of the ended call with its hold, and records the call after its
+        pending verdicts have arrived. Neither blocks nor raises."""
         tab.ended_at = time.perf_counter_ns()
         if tab.hold is not None:
             self._check_usage_and_cost(tab, tab.hold)
@@ -204,7 +206,8 @@ class CallRecorder:
             tab.span.ended(*_records([_read_tab(tab)]))
 
     def flush(self) -> None:
-        """Passes the buffered records to the activity table, the metrics and the request log."""
+        """Passes the buffered records to the metrics and the request log, and queues them for the
+        activity table."""
         rows, self._ended = self._ended, []
         if rows:
             ended = _records(rows)

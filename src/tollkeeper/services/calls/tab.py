@@ -96,7 +96,7 @@ _NO_CHARGE = _NoCharge()
 
 
 class Tab(msgspec.Struct, eq=False):
-    """Stores the state of one call, from its arrival until its activity record is written."""
+    """Stores the state of one call, from its arrival until the recorder has copied its values."""
 
     call: Call
     plan: Plan
