@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.backend_calls import make_call
 from tests.support.upstream import chunk, sse
-from tollkeeper.backends.chat.stream import AnswerStream
+from tollkeeper.backends.chat.stream import ChatStreamReader
 from tollkeeper.backends.streamed_answer import SLICE_BYTES, StreamedAnswer
 from tollkeeper.backends.transport.http1 import Connection
 from tollkeeper.backends.transport.sse import EventStreamParser
@@ -34,7 +34,7 @@ class _Poured:
 def _answer(*chunks: bytes) -> StreamedAnswer:
     connection = cast("Connection", _Poured(*chunks))
     call = make_call(streamed=True, output_tokens_max=8000)
-    return StreamedAnswer(connection, AnswerStream(call), EventStreamParser(1 << 20))
+    return StreamedAnswer(connection, ChatStreamReader(call), EventStreamParser(1 << 20))
 
 
 async def _batches(answer: StreamedAnswer) -> list[int]:

@@ -22,7 +22,7 @@ from tests.support.scripted_gateway import (
 )
 from tests.support.sdks import openai
 from tests.support.upstream import chunk, reset_after
-from tollkeeper.backends.chat.stream import AnswerStream
+from tollkeeper.backends.chat.stream import ChatStreamReader
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.inference import Delta
 from tollkeeper.domain.money import PICOUSD_MAX, picousd_from_usd, usd_from_picousd
@@ -36,7 +36,7 @@ def test_an_amount_survives_its_text(picousd: int) -> None:
 
 
 def test_reasoning_of_a_chat_backend_is_read() -> None:
-    stream = AnswerStream(make_call(streamed=True))
+    stream = ChatStreamReader(make_call(streamed=True))
     record = chunk(delta={"reasoning_content": "Well."})
     _, event = stream.read([json.dumps(record).encode()])
     assert event == Delta(0, reasoning="Well.")

@@ -223,7 +223,7 @@ PRICE_BUGS = {
         CALL_HISTORIES,
     ),
     "the tier that was asked for is charged": Bug(
-        "AnswerStream._read_payload",
+        "ChatStreamReader._read_payload",
         "self._service_tier = chunk.service_tier or self._service_tier",
         "self._service_tier = self._service_tier or chunk.service_tier",
         PRICED_EXCHANGES,

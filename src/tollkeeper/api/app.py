@@ -132,7 +132,7 @@ class App:
                 context.query = incoming.decode_query(exchange.head.query, endpoint.query)
             result = await endpoint.handle(self._services, request)
             if isinstance(result, Streamed):
-                with self._keep_alive.watching(request.stream(result.answer)) as stream:
+                with self._keep_alive.watching(request.open_stream(result.answer)) as stream:
                     await result.answer.run(stream)
             else:
                 request.send(result)
@@ -282,7 +282,7 @@ class _OpenRequest(Request[Any, Any]):
             return ErrorStyle.USUAL
         return self.context.endpoint.error_style
 
-    def stream(self, streamed: StreamedResponse) -> EventStream:
+    def open_stream(self, streamed: StreamedResponse) -> EventStream:
         self.status = 200
         self.streamed = streamed
         self._stream = EventStream(self.exchange, self.id, self._style)

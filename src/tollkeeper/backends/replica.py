@@ -113,7 +113,7 @@ class Replica:
         self.secrets = (*self.credential.secrets, *self._address_texts)
         return headers
 
-    def read_stream(self, connection: Connection, call: Call) -> StreamedAnswer:
+    def streamed_answer(self, connection: Connection, call: Call) -> StreamedAnswer:
         reader = self.wire.open_stream(call, secrets=self.secrets)
         parser = open_parser(self.wire.framing, self.config.record_bytes_max)
         return StreamedAnswer(connection, reader, parser)

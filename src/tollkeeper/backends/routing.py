@@ -211,7 +211,7 @@ class RoutedBackend:
                 ):
                     await _check_status_and_content(replica, connection, request.accept)
                 if streamed:
-                    stream = replica.read_stream(connection, call)
+                    stream = replica.streamed_answer(connection, call)
                     await stream.begin()
                 else:
                     answer = await connection.read_whole(config.body_bytes_max)

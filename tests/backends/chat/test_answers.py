@@ -15,7 +15,7 @@ from tests.support.tables import each
 from tests.support.upstream import chunk, completion
 from tollkeeper.backends.answer_json import MalformedAnswer, decode_whole
 from tollkeeper.backends.chat.answer import completion_decoder
-from tollkeeper.backends.chat.stream import AnswerStream
+from tollkeeper.backends.chat.stream import ChatStreamReader
 from tollkeeper.backends.chat.wire import ChatWire
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import (
@@ -31,7 +31,7 @@ from tollkeeper.domain.usage import Usage
 
 def read(*records: Any, choices: int = 1) -> list[Event]:
     """Returns the events of these records, and checks that the stream has not failed."""
-    stream = AnswerStream(make_call(streamed=True, choices=choices))
+    stream = ChatStreamReader(make_call(streamed=True, choices=choices))
     events = stream.read([json.dumps(record).encode() for record in records])
     assert stream.failure is None
     return events
@@ -123,7 +123,7 @@ def test_chunks_without_choices_are_read_over() -> None:
 
 
 def test_nan_in_logprobs_does_not_spoil_the_text() -> None:
-    stream = AnswerStream(make_call(streamed=True))
+    stream = ChatStreamReader(make_call(streamed=True))
     record = b'{"choices":[{"index":0,"delta":{"content":"a"},"logprobs":{"x":-Infinity}}]}'
     _, delta = stream.read([record])
     assert isinstance(delta, Delta)
@@ -133,7 +133,7 @@ def test_nan_in_logprobs_does_not_spoil_the_text() -> None:
 
 
 def test_the_word_nan_in_bad_json_is_bad_json() -> None:
-    stream = AnswerStream(make_call(streamed=True))
+    stream = ChatStreamReader(make_call(streamed=True))
     assert stream.read([b'{"choices": NaN']) == []
     assert isinstance(stream.failure, BackendFailed)
 
@@ -171,7 +171,7 @@ answer_like = st.recursive(
 @given(answer_like)
 def test_whatever_comes_is_events_or_a_failure(value: Any) -> None:
     body = json.dumps(value).encode()
-    stream = AnswerStream(make_call(streamed=True))
+    stream = ChatStreamReader(make_call(streamed=True))
     for event in stream.read([body]):
         assert isinstance(event, Opened | Delta | UsageReport)
     with contextlib.suppress(MalformedAnswer):
@@ -180,7 +180,7 @@ def test_whatever_comes_is_events_or_a_failure(value: Any) -> None:
 
 @given(st.binary())
 def test_whatever_bytes_come_are_events_or_a_failure(body: bytes) -> None:
-    stream = AnswerStream(make_call(streamed=True))
+    stream = ChatStreamReader(make_call(streamed=True))
     stream.read([body])
     with contextlib.suppress(MalformedAnswer):
         decode_whole(completion_decoder, body)
@@ -216,7 +216,7 @@ def test_reasoning_that_the_server_does_not_bound_is_no_fault() -> None:
     for bounds_reasoning, pieces, failed in ((True, 340, True), (False, 340, False)):
         answering = replace(model, bounds_reasoning=bounds_reasoning)
         call = make_call(streamed=True, output_tokens_max=10, catalog_model=answering)
-        stream = AnswerStream(call)
+        stream = ChatStreamReader(call)
         stream.read([thought] * pieces)
         assert (stream.failure is not None) is failed
     stream.read([thought] * 1000)
@@ -236,7 +236,7 @@ def test_reasoning_that_the_server_does_not_bound_is_no_fault() -> None:
 def test_a_failure_that_its_server_does_not_charge_for(told: dict[str, Any], charged: bool) -> None:
     """OpenRouter reports its charge, which is 0 for an error without output."""
     record = {"error": {"code": 502, "message": "x"}, "usage": {"prompt_tokens": 14, **told}}
-    stream = AnswerStream(make_call(streamed=True))
+    stream = ChatStreamReader(make_call(streamed=True))
     events = stream.read([json.dumps(record).encode()])
     assert stream.failure is not None
     assert stream.accepted is charged

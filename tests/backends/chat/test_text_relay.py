@@ -20,7 +20,7 @@ from tests.support.upstream import (
     sse,
     usage_chunk,
 )
-from tollkeeper.backends.chat.stream import AnswerStream
+from tollkeeper.backends.chat.stream import ChatStreamReader
 from tollkeeper.backends.port import EventCollector, TextFunctions
 from tollkeeper.backends.streamed_answer import StreamedAnswer
 from tollkeeper.backends.transport.http1 import Connection
@@ -71,7 +71,9 @@ class _Caller:
         self.connection.connection_made(_Socket())
         now = asyncio.get_running_loop().time()
         self.answered = self.connection.send(b"", b"", deadline=now + 60)
-        self.reader = AnswerStream(make_call(streamed=True, output_tokens_max=output_tokens_max))
+        self.reader = ChatStreamReader(
+            make_call(streamed=True, output_tokens_max=output_tokens_max)
+        )
         self.answer = StreamedAnswer(
             self.connection, self.reader, EventStreamParser(record_bytes_max)
         )

@@ -32,9 +32,9 @@ from tollkeeper.domain.inference import Call, Delta, Event, Opened, UsageReport
 _DONE = b"[DONE]"
 
 
-class AnswerStream(StreamReader):
-    """Holds the state of one streamed answer. An error record ends the answer: the reader does not wait
-    for a later usage report."""
+class ChatStreamReader(StreamReader):
+    """Reads one streamed answer. An error record ends the answer: the reader does not wait for a later
+    usage report."""
 
     # The failure of an answer whose finish reason means that its tokens are free. The answer fails at
     # its end, because a usage report with a price may follow the finish reason.

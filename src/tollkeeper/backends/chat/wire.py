@@ -24,7 +24,7 @@ from tollkeeper.backends.chat.answer import (
 )
 from tollkeeper.backends.chat.dialect import OPENAI_DIALECT, ChatDialect
 from tollkeeper.backends.chat.request import encoded_fields
-from tollkeeper.backends.chat.stream import AnswerStream
+from tollkeeper.backends.chat.stream import ChatStreamReader
 from tollkeeper.backends.config import NO_BILLING_RULES, BillingRules
 from tollkeeper.backends.options import add_options
 from tollkeeper.backends.refusals import refusal_record
@@ -124,7 +124,7 @@ class ChatWire:
         return usage_report(usage_only.usage, usage_only.tier)
 
     def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
-        return AnswerStream(call, secrets=secrets, billing_rules=self._billing_rules)
+        return ChatStreamReader(call, secrets=secrets, billing_rules=self._billing_rules)
 
 
 def _failed_answer(
