@@ -130,7 +130,7 @@ ISOLATION_BUGS = {
         "ConnectionLimit._close_any",
         "if self._close_one(self._without_key):",
         "if self._close_one({}):",
-        ("hosting/test_connection_room.py",),
+        ("hosting/test_connection_limit.py",),
     ),
     "requests of a crowd begin all at once": Bug(
         "HttpConnection.buffer_updated",

@@ -13,7 +13,7 @@ from tollkeeper.api.http.envelope import BodyTimeout, render_error
 from tollkeeper.api.http.exchange import Application
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.hosting.arrivals import Arrivals, network_of
-from tollkeeper.hosting.connection_room import ConnectionLimit
+from tollkeeper.hosting.connection_limit import ConnectionLimit
 from tollkeeper.hosting.http_exchange import HttpExchange, answer_head
 from tollkeeper.hosting.request_parser import RequestParser
 from tollkeeper.services.request_ids import new_request_id_text
@@ -63,7 +63,7 @@ class ServerState:
     # Limits how many requests begin in one iteration of the event loop.
     arrivals: Arrivals
     # Limits the number of open connections.
-    room: "ConnectionLimit[HttpConnection]" = field(init=False)
+    connection_limit: "ConnectionLimit[HttpConnection]" = field(init=False)
     # The read buffers. All connections can share them, because the event loop reads from one connection
     # at a time.
     buffer: memoryview = field(init=False)
@@ -77,7 +77,9 @@ class ServerState:
     stopping: bool = False
 
     def __post_init__(self) -> None:
-        self.room = ConnectionLimit(self.limits.connections_max, HttpConnection.close_if_idle)
+        self.connection_limit = ConnectionLimit(
+            self.limits.connections_max, HttpConnection.close_if_idle
+        )
         self.buffer = memoryview(bytearray(_BODY_READ_BYTES))
         self.small_buffer = self.buffer[:_READ_BYTES]
 
@@ -151,7 +153,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._check_time_at(self._headers_since + self._limits.header_timeout_s)
         if self._state.stopping:
             self._close()
-        elif not self._state.room.enter(self, network_of(self._host)):
+        elif not self._state.connection_limit.enter(self, network_of(self._host)):
             self._refuse(_no_room())
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -173,7 +175,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.connections.discard(self)
-        self._state.room.leave(self)
+        self._state.connection_limit.leave(self)
         self._closed = self._dropping = True
         self._parser.close()
         self.ready = self._is_clear = False
@@ -259,7 +261,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def recognised(self, owner: Hashable) -> None:
         self.owner = owner
-        self._state.room.recognise(self, owner)
+        self._state.connection_limit.recognise(self, owner)
 
     def send_last(self, exchange: HttpExchange, last: bytes) -> None:
         """Sends the last piece of the answer to this exchange. Then starts the next request or closes the

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.hosting.connection_room import ConnectionLimit
+from tollkeeper.hosting.connection_limit import ConnectionLimit
 
 _YES_OR_NO = st.booleans()
 
