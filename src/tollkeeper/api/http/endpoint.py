@@ -40,14 +40,14 @@ class HeaderContext:
     cost_header: str
     # The template of the headers of an answer in JSON.
     answer_headers: bytes
-    # The API key in the headers, and the key's digest. The caller (the object that describes an
-    # authenticated key) is found for each request, because a key can be changed or revoked.
+    # The API key in the headers, and the key's digest.
     key: str = ""
     digest: bytes = b""
     # The key's entry in the cache of authentication, if it was fresh at the last request.
     cached_key: CachedKey | None = None
     query: Any = None
-    # The caller for which the headers were last checked. The check also sets the fields below.
+    # The caller (the object that describes an authenticated key) for which the headers were last
+    # checked. The check also sets the fields below.
     caller: Caller | None = None
     key_memory: KeyMemory = field(init=False)
     session: str | None = None
