@@ -116,7 +116,7 @@ PRICE_BUGS = {
         CALL_HISTORIES,
         also=(
             (
-                "Admission.open",
+                "Admission.hold",
                 "prices = plan.fixed_prices or plan.prices_at(self._clock())",
                 "self._last = call.model\nprices = plan.prices_at(self._clock())",
             ),
@@ -253,7 +253,7 @@ PRICE_BUGS = {
         ("settings/test_settings.py",),
     ),
     "a price change is ignored by holds": Bug(
-        "Admission.open",
+        "Admission.hold",
         "prices = plan.fixed_prices or plan.prices_at(self._clock())",
         "prices = plan.prices_at(0)",
         ("journeys/calls/test_prices.py",),

@@ -178,7 +178,7 @@ class History:
         before = self.database.counted.crashes
         try:
             tab = _tab(call)
-            await process.admission.open(tab, counted=self.rng.randrange(4))
+            await process.admission.hold(tab, counted=self.rng.randrange(4))
         except BaseException as exc:
             if not process.store.killed:
                 self.observed.turned_away.add(reservation_id)

@@ -43,7 +43,7 @@ class Admission:
         # The API asks this object before it reads the body of a request.
         self.standing_refusals = StandingRefusals()
 
-    async def open(self, tab: Tab, counted: int | None) -> None:
+    async def hold(self, tab: Tab, counted: int | None) -> None:
         """Holds the maximum cost of the call at the current prices. `counted` is a tokenizer's count
         of the prompt, if available. Passes the size of the prompt to the meter, which counts the
         actual usage. The hold is committed when this method returns. If the ledger refuses the

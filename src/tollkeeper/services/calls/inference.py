@@ -112,7 +112,7 @@ class Inference:
                 # checks this again; the early check avoids a hold for a call that must fail.
                 await self._policies.applying(call)
             counted = await self._counted_tokens(tab) if plan.asks_tokenizer else None
-            await self._admission.open(tab, counted)
+            await self._admission.hold(tab, counted)
             try:
                 if tab.policies is not None or call.policy_ids:
                     await self._deliver(tab, await self._judge_request(tab))
