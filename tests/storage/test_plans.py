@@ -2,13 +2,15 @@
 
 import asyncio
 import re
+from contextlib import suppress
 
-from psycopg import sql
+from psycopg import errors, sql
 
 from tests.support.databases import own_database
 from tests.support.ledger import (
     LedgerTenant,
     Process,
+    another_project,
     held,
     hold_of,
     make_tenant,
@@ -94,6 +96,42 @@ async def test_the_settlement_of_an_old_call_does_not_read_newer_calls(conninfo:
         await asyncio.gather(*(process.ledger.resolve(settlement(hold, 1), hold) for hold in newer))
 
 
+async def test_a_fold_does_not_read_the_marks_of_other_calls(conninfo: str) -> None:
+    """Otherwise the failed calls of one tenant would slow down the admission of all tenants."""
+    apart = own_database(conninfo, "plans_of_marks")
+    async with running_process(apart, pool_size=1) as process:
+        tenant = await make_tenant(process.database, credit=10**9)
+        neighbour = await make_tenant(process.database, credit=10**9)
+        await run(process.database, "ANALYZE")
+        for _ in range(_CALLS):
+            await _call(process, tenant)
+        failed = [hold_of(neighbour, 1) for _ in range(3000)]
+        await asyncio.gather(*(process.ledger.hold(hold) for hold in failed))
+        await asyncio.gather(
+            *(process.ledger.mark_unsettled(hold, "nobody knows") for hold in failed)
+        )
+        before = await _read_so_far(process)
+        for _ in range(_CALLS):
+            await _call(process, tenant)
+        assert await _read_so_far(process) - before <= _ROWS_PER_CALL_MAX * _CALLS
+
+
+async def test_a_fold_does_not_compare_each_project_with_each_other(conninfo: str) -> None:
+    """Otherwise one tenant's calls in many projects would slow down the admission of all tenants."""
+    apart = own_database(conninfo, "plans_of_projects")
+    async with running_process(apart, pool_size=1) as process:
+        tenant = await make_tenant(process.database, credit=10**9)
+        projects = [await another_project(process.database, tenant) for _ in range(100)]
+        await run(process.database, "ANALYZE")
+        holds = [await held(process, project, 10) for project in projects]
+        await asyncio.gather(*(process.ledger.resolve(settlement(hold, 4), hold) for hold in holds))
+        ids = (tenant.organization_id, tenant.project_id, tenant.key_id)
+        _, _, folds = lock_statements(*([one.int] for one in ids))
+        plan = await plan_of(process, folds)
+        assert "Delete on unfolded (actual rows=100" in plan
+        assert "Rows Removed by Join Filter" not in plan, plan
+
+
 async def test_everybody_else_is_planned_as_usual(conninfo: str) -> None:
     """Other statements use default planner settings, even on the connection of a hold and settlement."""
     apart = own_database(conninfo, "plans_of_others")
@@ -131,7 +169,9 @@ async def plan_of(process: Process, bound: BoundStatement) -> str:
                 )
                 return "\n".join(row[0] for row in await cursor.fetchall())
         finally:
-            await connection.execute(f"DEALLOCATE {statement.name}_plan".encode())
+            # The driver may have dropped all prepared statements after the rollback.
+            with suppress(errors.InvalidSqlStatementName):
+                await connection.execute(f"DEALLOCATE {statement.name}_plan".encode())
 
 
 async def test_a_call_opens_the_partitions_of_its_month_only(conninfo: str) -> None:

@@ -171,12 +171,13 @@ _READ_CLOCK_AND_KEYS = Statement(
     LEFT JOIN project_keys k ON k.organization_id = ANY (%s) AND k.id = ANY (%s)
     """,
 )
-# Reads the projects of the batch, and the projects that have rows in `unfolded`: resolutions, and
-# marks of unsettled calls (of unknown cost), that are not yet added to the accounts. Each row of
+# Returns one row without a fold for each project of the batch, and one row for each fold: the sums of
+# rows in `unfolded`, which are resolutions, and marks of unsettled calls (of unknown cost), that are
+# not yet added to the accounts. A project may occur in several rows. Each row of
 # `unfolded` is folded only once, because this statement deletes the row. `was_unsettled` is true if
 # this statement sees a mark of the resolved reservation. The amount of such a mark is already in
 # the unsettled amount, or its row is among the rows that this statement returns. Marks come first
-# (`ORDER BY f.kind DESC`), because the resolution of a marked reservation reduces the unsettled
+# (`ORDER BY w.kind DESC`), because the resolution of a marked reservation reduces the unsettled
 # amount. If an organization has period caps (its `spending_day` is set), each reservation is a
 # separate fold, because the caps need the reservation's day and key.
 _PROJECTS_AND_FOLDS = Statement(
@@ -191,8 +192,12 @@ _PROJECTS_AND_FOLDS = Statement(
                   overage_max
     ), seen AS (
         SELECT t.*, t.kind = 'resolved' AND m.reservation_id IS NOT NULL AS was_unsettled
-        FROM taken t LEFT JOIN unsettled_marks m
-          ON m.organization_id = t.organization_id AND m.reservation_id = t.reservation_id
+        FROM taken t LEFT JOIN LATERAL (
+            SELECT reservation_id FROM unsettled_marks
+            WHERE organization_id = t.organization_id AND reservation_id = t.reservation_id
+            -- Makes PostgreSQL look up each mark by its id. Otherwise it may read all marks.
+            OFFSET 0
+        ) m ON true
     ), folds AS (
         SELECT organization_id, project_id, kind, was_unsettled, month, count(*) AS count,
                sum(hold) AS hold, sum(settled) AS settled, sum(overage) AS overage,
@@ -201,19 +206,19 @@ _PROJECTS_AND_FOLDS = Statement(
                     THEN reservation_id END AS reservation_id
         FROM seen GROUP BY organization_id, project_id, kind, was_unsettled, month, 11
     ), wanted AS (
-        SELECT organization_id, project_id FROM folds
-        UNION SELECT * FROM unnest(%s::uuid[], %s::uuid[])
+        SELECT * FROM folds
+        UNION SELECT *, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+        FROM unnest(%s::uuid[], %s::uuid[])
     )
     SELECT a.organization_id, a.project_id, a.held, a.unsettled, a.settled, a.month, a.month_held,
            a.month_settled, ARRAY[a.cap::text, a.cap_period], a.live_holds, a.requests_per_minute,
            a.concurrency, a.rate_units, a.rate_at_us, p.archived_at IS NOT NULL, p.models,
-           f.kind, f.was_unsettled, f.month, f.count, f.hold, f.settled, f.overage,
-           f.overage_max, f.reservation_id
+           w.kind, w.was_unsettled, w.month, w.count, w.hold, w.settled, w.overage,
+           w.overage_max, w.reservation_id
     FROM wanted w
     JOIN project_accounts a USING (organization_id, project_id)
     JOIN projects p ON p.organization_id = a.organization_id AND p.id = a.project_id
-    LEFT JOIN folds f ON f.organization_id = a.organization_id AND f.project_id = a.project_id
-    ORDER BY f.kind DESC
+    ORDER BY w.kind DESC
     """,
 )
 # The index of the first column about a fold in the rows of `_PROJECTS_AND_FOLDS`.
