@@ -156,13 +156,7 @@ class LedgerStore:
         mark, in the order of `marks`. Safe to repeat."""
         async with self._database.transaction() as connection:
             await resolutions.lock_account(connection, *{mark.organization_id for mark in marks})
-            marked = {
-                mark.reservation_id
-                for mark in marks
-                if await resolutions.mark_unsettled(
-                    connection, mark.organization_id, [mark.reservation_id], mark.reason
-                )
-            }
+            marked = await resolutions.mark_unsettled(connection, marks)
             ids = [(mark.organization_id, mark.reservation_id) for mark in marks]
             return await _endings(connection, ids, marked)
 

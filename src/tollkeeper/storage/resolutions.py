@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.ledger import Resolution
+from tollkeeper.domain.ledger import Mark, Resolution
 from tollkeeper.domain.months import FIRST_ID
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.price_columns import line_items, lines, total, zero_if_missing
@@ -146,38 +146,43 @@ async def find_missing(
     return {row[0] for row in await cursor.fetchall()}
 
 
-async def mark_unsettled(
-    connection: Connection,
-    organization_id: OrganizationId,
-    reservations: Sequence[UUID],
-    reason: str,
-) -> int:
-    """Marks the reservations that are neither resolved nor marked, and returns their number. The
-    caller must have locked the account. Then every resolution that was folded into (added to) the
-    account is visible to this statement, and every later fold sees the new mark."""
+async def mark_unsettled(connection: Connection, marks: Sequence[Mark]) -> set[UUID]:
+    """Marks the reservations that are neither resolved nor marked, and returns their ids. The
+    caller must have locked the accounts. Then every resolution that was folded into (added to) an
+    account is visible to this statement, and every later fold sees the new marks."""
+    by_id = {(mark.organization_id, mark.reservation_id): mark.reason for mark in reversed(marks)}
     cursor = await connection.execute(
         """
-        WITH marked AS (
-            INSERT INTO unsettled_marks (organization_id, reservation_id, reason)
-            SELECT r.organization_id, r.id, %(reason)s FROM reservations r
-            WHERE r.organization_id = %(organization)s AND r.id = ANY (%(reservations)s)
+        WITH unresolved AS (
+            SELECT r.organization_id, r.id, r.project_id, r.month, r.hold, r.overage_max, w.reason
+            FROM unnest(%(organizations)s::uuid[], %(ids)s::uuid[], %(reasons)s::text[])
+                AS w (organization_id, id, reason)
+            JOIN reservations r USING (organization_id, id)
+            -- The list of ids limits the partitions that PostgreSQL opens.
+            WHERE r.id = ANY (%(ids)s)
               AND NOT EXISTS (
                   SELECT FROM resolutions d
                   WHERE d.organization_id = r.organization_id AND d.reservation_id = r.id)
+        ), marked AS (
+            INSERT INTO unsettled_marks (organization_id, reservation_id, reason)
+            SELECT organization_id, id, reason FROM unresolved
             ON CONFLICT DO NOTHING
-            RETURNING organization_id, reservation_id
+            RETURNING organization_id, reservation_id AS id
         )
         INSERT INTO unfolded (organization_id, reservation_id, kind, project_id, month, hold,
                               overage_max, settled, overage)
-        SELECT r.organization_id, r.id, 'unsettled', r.project_id, r.month, r.hold, r.overage_max,
-               0, 0
-        FROM marked m JOIN reservations r
-          ON r.organization_id = m.organization_id AND r.id = m.reservation_id
+        SELECT organization_id, id, 'unsettled', project_id, month, hold, overage_max, 0, 0
+        FROM marked JOIN unresolved USING (organization_id, id)
+        RETURNING reservation_id
         """,
-        {"organization": organization_id, "reservations": list(reservations), "reason": reason},
+        {
+            "organizations": [organization_id for organization_id, _ in by_id],
+            "ids": [reservation_id for _, reservation_id in by_id],
+            "reasons": list(by_id.values()),
+        },
         prepare=False,
     )
-    return cursor.rowcount
+    return {row[0] for row in await cursor.fetchall()}
 
 
 async def lock_account(connection: Connection, *organizations: OrganizationId) -> None:

@@ -4,7 +4,9 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
+import psycopg
 import pytest
 
 from tests.support.ledger import (
@@ -20,7 +22,7 @@ from tests.support.ledger import (
     settlement,
 )
 from tests.support.proof import Proof
-from tollkeeper.domain.ledger import Hold, Resolution
+from tollkeeper.domain.ledger import Ending, Hold, Mark, Resolution
 from tollkeeper.storage import resolutions
 from tollkeeper.storage.database import Connection, Database
 
@@ -104,7 +106,7 @@ async def marking(database: Database, hold: Hold) -> AsyncIterator[Connection]:
     """Writes a mark, and commits it when the block ends."""
     async with database.transaction() as connection:
         await resolutions.lock_account(connection, hold.organization_id)
-        await resolutions.mark_unsettled(connection, hold.organization_id, [hold.id], "test")
+        await resolutions.mark_unsettled(connection, [Mark(hold.organization_id, hold.id, "test")])
         yield connection
 
 
@@ -114,6 +116,31 @@ async def resolving(database: Database, resolution: Resolution) -> AsyncIterator
     async with database.transaction() as connection:
         assert await resolutions.resolve(connection, [resolution]) == {resolution.reservation_id}
         yield connection
+
+
+async def test_the_number_of_marks_does_not_change_the_number_of_statements(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While marks are written, the accounts of all their organizations are locked. So many failed calls
+    of one organization must not delay the calls of another."""
+    tenants = [await make_tenant(process.database, credit=100) for _ in range(2)]
+    holds = [await held(process, tenant, 1) for tenant in tenants for _ in range(20)]
+    sent = []
+    execute = psycopg.AsyncCursor.execute
+
+    async def noting(cursor: psycopg.AsyncCursor[Any], *args: Any, **options: Any) -> Any:
+        sent.append(args[0])
+        return await execute(cursor, *args, **options)
+
+    monkeypatch.setattr(psycopg.AsyncCursor, "execute", noting)
+    marks = [Mark(hold.organization_id, hold.id, "nobody knows") for hold in holds]
+    assert set(await process.store.mark_all([*marks, marks[0]])) == {
+        Ending.DONE,
+        Ending.ALREADY_ENDED,
+    }
+    assert len(sent) <= 3
+    for tenant in tenants:
+        assert await balance_of(process, tenant) == Balance(80, 0, 20, 0, 0)
 
 
 @pytest.mark.parametrize("name", ENDINGS)

@@ -13,7 +13,7 @@ from itertools import islice
 from uuid import UUID
 
 from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
+from tollkeeper.domain.ledger import Hold, Mark, Resolution, ResolutionKind
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.pricing import Bounds, Pricing
 from tollkeeper.services.audit import record_change
@@ -165,10 +165,10 @@ class RequestLogComparison:
         async with connection.transaction():
             await ledger.restore_holds(connection, self._process_id, missing, time_from_id=True)
             done = await resolutions.resolve(connection, [_settlement(call) for call in with_cost])
-            for call in without_cost:
-                organization_id, ids = call.key.organization_id, [call.key.id]
-                if await resolutions.mark_unsettled(connection, organization_id, ids, _REASON):
-                    done.add(call.key.id)
+            done |= await resolutions.mark_unsettled(
+                connection,
+                [Mark(call.key.organization_id, call.key.id, _REASON) for call in without_cost],
+            )
             booked = [difference.call for difference in bookable if difference.call.key.id in done]
             await _record(connection, booked)
         await self._bulk.fold([call.key.organization_id for call in booked])

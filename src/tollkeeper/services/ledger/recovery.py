@@ -18,6 +18,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.ledger import Mark
 from tollkeeper.services.audit import record_change
 from tollkeeper.services.ledger.open_holds import OpenHolds
 from tollkeeper.storage import processes, resolutions
@@ -257,18 +258,17 @@ class Recovery:
 async def _mark(connection: Connection, holds: Sequence[OpenHold], reason: str) -> int:
     """Marks the holds as unsettled. Each transaction marks a limited number of holds of one
     organization, and writes an audit entry for them."""
-    by_organization: dict[OrganizationId, list[UUID]] = {}
+    by_organization: dict[OrganizationId, list[Mark]] = {}
     for hold in holds:
-        by_organization.setdefault(hold.organization_id, []).append(hold.id)
+        mark = Mark(hold.organization_id, hold.id, reason)
+        by_organization.setdefault(hold.organization_id, []).append(mark)
     marked = 0
-    for organization_id, ids in sorted(by_organization.items()):
-        for start in range(0, len(ids), _MARKED_AT_ONCE):
-            batch = ids[start : start + _MARKED_AT_ONCE]
+    for organization_id, marks in sorted(by_organization.items()):
+        for start in range(0, len(marks), _MARKED_AT_ONCE):
+            batch = marks[start : start + _MARKED_AT_ONCE]
             async with connection.transaction():
                 await resolutions.lock_account(connection, organization_id)
-                marked_now = await resolutions.mark_unsettled(
-                    connection, organization_id, batch, reason
-                )
+                marked_now = len(await resolutions.mark_unsettled(connection, batch))
                 if marked_now:
                     await record_change(
                         *(connection, organization_id, "ledger_recover"),
