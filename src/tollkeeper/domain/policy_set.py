@@ -5,15 +5,22 @@ verdict is a policy's result for the request or the answer of a call.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tollkeeper.domain.access import ProjectId
+from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.calibration import Calibration
 from tollkeeper.domain.errors import NotFound
 from tollkeeper.domain.judging import score_basis_points
-from tollkeeper.domain.policy import Direction, JudgeFormat, Mode, Policy, PolicyState, Scope
+from tollkeeper.domain.policy import (
+    Direction,
+    JudgeFormat,
+    Mode,
+    PolicyVersion,
+    Scope,
+    StoredCalibration,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,8 @@ class PolicySet:
     paused: frozenset[str]
     # The price of each verdict that a call waits for.
     verdict_picousd: int = 0
+    # The published versions of all policies, also of paused ones, by version id.
+    versions: dict[str, PolicyVersion] = field(repr=False, compare=False, default_factory=dict)
     # The policies that are attached to the organization, and to each project.
     _of_organization: list[_Positioned] = field(
         init=False, repr=False, compare=False, default_factory=list
@@ -147,9 +156,22 @@ def _position(positioned: _Positioned) -> int:
 NO_POLICIES = PolicySet(epoch=0, active={}, paused=frozenset())
 
 
+@dataclass(frozen=True, slots=True)
+class PublishedPolicy:
+    """Represents a policy with a published version, without its draft."""
+
+    organization_id: OrganizationId
+    id: str
+    name: str
+    is_paused: bool
+    version: PolicyVersion
+    # The calibration that an operator has activated.
+    calibration: StoredCalibration | None
+
+
 def policy_set(
     epoch: int,
-    policies: Iterable[Policy],
+    policies: Sequence[PublishedPolicy],
     default_threshold: int,
     judge: JudgeFormat | None = None,
     verdict_picousd: int = 0,
@@ -159,21 +181,18 @@ def policy_set(
     active: dict[str, ActivePolicy] = {}
     paused: set[str] = set()
     for policy in policies:
-        if policy.published is None:
-            continue
-        if policy.state is PolicyState.PAUSED:
+        if policy.is_paused:
             paused.add(policy.id)
         else:
             active[policy.id] = _active_policy(policy, default_threshold, judge)
-    return PolicySet(epoch, active, frozenset(paused), verdict_picousd)
+    versions = {policy.version.id: policy.version for policy in policies}
+    return PolicySet(epoch, active, frozenset(paused), verdict_picousd, versions)
 
 
 def _active_policy(
-    policy: Policy, default_threshold: int, judge: JudgeFormat | None
+    policy: PublishedPolicy, default_threshold: int, judge: JudgeFormat | None
 ) -> ActivePolicy:
-    version = policy.published
-    assert version is not None
-    rule = version.rule
+    version, rule = policy.version, policy.version.rule
     stored = policy.calibration
     fits = stored is not None and stored.applies_to(rule.rule, judge)
     return ActivePolicy(

@@ -1,5 +1,6 @@
 """Contains the SQL for policies and their published versions."""
 
+from collections.abc import Mapping
 from typing import Any, LiteralString
 
 from tollkeeper.domain.access import OrganizationId, ProjectId
@@ -12,17 +13,20 @@ from tollkeeper.domain.policy import (
     Rule,
     Scope,
 )
+from tollkeeper.domain.policy_set import PublishedPolicy
 from tollkeeper.storage import calibrations
 from tollkeeper.storage.database import Connection
 
 _POLICY_COLUMNS: LiteralString = """
     p.id, p.organization_id, p.name, p.description, p.state, p.revision,
     extract(epoch FROM p.created_at)::bigint, extract(epoch FROM p.updated_at)::bigint,
-    p.base_version, p.rule, p.direction, p.mode, p.scope, p.project_ids, p.threshold,
-    v.id, v.version, extract(epoch FROM v.published_at)::bigint,
-    v.rule, v.direction, v.mode, v.scope, v.project_ids, v.threshold,
+    p.base_version, p.rule, p.direction, p.mode, p.scope, p.project_ids, p.threshold
 """
-_COLUMNS: LiteralString = _POLICY_COLUMNS + calibrations.COLUMNS
+_VERSION_COLUMNS: LiteralString = """
+    v.id, v.version, extract(epoch FROM v.published_at)::bigint,
+    v.rule, v.direction, v.mode, v.scope, v.project_ids, v.threshold
+"""
+_COLUMNS: LiteralString = ", ".join((_POLICY_COLUMNS, _VERSION_COLUMNS, calibrations.COLUMNS))
 _FROM: LiteralString = """
     FROM policies p LEFT JOIN policy_versions v
       ON v.organization_id = p.organization_id AND v.policy_id = p.id AND v.version = p.current_version
@@ -104,19 +108,47 @@ async def count(connection: Connection, organization_id: OrganizationId) -> int:
 
 
 async def find_published(
-    connection: Connection, organization_ids: list[OrganizationId]
-) -> list[Policy]:
+    connection: Connection,
+    organization_ids: list[OrganizationId],
+    known: Mapping[str, PolicyVersion],
+) -> list[PublishedPolicy]:
     """Returns all policies of these organizations that have a published version, including paused
-    policies."""
+    policies. Takes versions from `known` (by version id) instead of reading them again, because
+    versions never change, and one organization can have megabytes of them."""
     cursor = await connection.execute(
         f"""
-        SELECT {_COLUMNS} {_FROM}
+        SELECT p.organization_id, p.id, p.name, p.state, v.id, {calibrations.COLUMNS} {_FROM}
         WHERE p.organization_id = ANY (%s) AND p.current_version IS NOT NULL
         ORDER BY p.created_at, p.id
         """,
         (organization_ids,),
     )
-    return [_policy(row) for row in await cursor.fetchall()]
+    rows = await cursor.fetchall()
+    new = [row[1] for row in rows if row[4] not in known]
+    if new:
+        known = {**known, **await _find_current_versions(connection, organization_ids, new)}
+    return [
+        PublishedPolicy(
+            organization_id=row[0],
+            id=row[1],
+            name=row[2],
+            is_paused=row[3] == PolicyState.PAUSED,
+            version=known[row[4]],
+            calibration=None if row[5] is None else calibrations.stored_calibration(row[5:]),
+        )
+        for row in rows
+    ]
+
+
+async def _find_current_versions(
+    connection: Connection, organization_ids: list[OrganizationId], policy_ids: list[str]
+) -> dict[str, PolicyVersion]:
+    """Returns the current versions of these policies, by version id."""
+    cursor = await connection.execute(
+        f"SELECT {_VERSION_COLUMNS} {_FROM} WHERE p.organization_id = ANY (%s) AND p.id = ANY (%s)",
+        (organization_ids, policy_ids),
+    )
+    return {row[0]: _version(row) for row in await cursor.fetchall()}
 
 
 async def increment_epoch(connection: Connection, organization_id: OrganizationId) -> None:
@@ -205,18 +237,13 @@ async def find_versions(
 ) -> list[PolicyVersion]:
     """Returns versions, newest first."""
     cursor = await connection.execute(
-        """
-        SELECT id, version, extract(epoch FROM published_at)::bigint, rule, direction, mode, scope,
-            project_ids, threshold
-        FROM policy_versions WHERE organization_id = %s AND policy_id = %s
-        ORDER BY version DESC LIMIT %s
-        """,
+        f"""
+        SELECT {_VERSION_COLUMNS} FROM policy_versions v
+        WHERE v.organization_id = %s AND v.policy_id = %s ORDER BY v.version DESC LIMIT %s
+        """,  # noqa: S608 - constants of this file
         (organization_id, policy_id, limit),
     )
-    return [
-        PolicyVersion(id=row[0], version=row[1], published_at=row[2], rule=_rule(row[3:]))
-        for row in await cursor.fetchall()
-    ]
+    return [_version(row) for row in await cursor.fetchall()]
 
 
 def _rule_values(rule: Rule) -> tuple[Any, ...]:
@@ -242,12 +269,11 @@ def _rule(row: tuple[Any, ...]) -> Rule:
     )
 
 
+def _version(row: tuple[Any, ...]) -> PolicyVersion:
+    return PolicyVersion(id=row[0], version=row[1], published_at=row[2], rule=_rule(row[3:]))
+
+
 def _policy(row: tuple[Any, ...]) -> Policy:
-    version = None
-    if row[15] is not None:
-        version = PolicyVersion(
-            id=row[15], version=row[16], published_at=row[17], rule=_rule(row[18:24])
-        )
     return Policy(
         id=row[0],
         organization_id=row[1],
@@ -259,6 +285,6 @@ def _policy(row: tuple[Any, ...]) -> Policy:
         updated_at=row[7],
         base_version=row[8],
         draft=_rule(row[9:15]),
-        published=version,
+        published=None if row[15] is None else _version(row[15:24]),
         calibration=None if row[24] is None else calibrations.stored_calibration(row[24:]),
     )

@@ -7,11 +7,12 @@ import pytest
 
 from tests.support.judged_gateway import JudgedGateway
 from tollkeeper.domain.access import OrganizationId, ProjectId
-from tollkeeper.domain.policy import Direction, Mode, Scope
+from tollkeeper.domain.policy import Direction, Mode, PolicyVersion, Scope
 from tollkeeper.domain.policy_set import ActivePolicy, PolicySet
 from tollkeeper.services.policies import directory
 from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.storage import policies
+from tollkeeper.storage.database import Connection
 
 
 def _policy(name: str, scope: Scope, *projects: ProjectId) -> ActivePolicy:
@@ -52,9 +53,11 @@ async def test_organizations_are_read_together_and_only_if_they_published(
     read: list[list[OrganizationId]] = []
     find = policies.find_published
 
-    async def counted(connection: object, wanted: list[OrganizationId]) -> object:
+    async def counted(
+        connection: Connection, wanted: list[OrganizationId], known: dict[str, PolicyVersion]
+    ) -> object:
         read.append(wanted)
-        return await find(connection, wanted)  # type: ignore[arg-type]
+        return await find(connection, wanted, known)
 
     monkeypatch.setattr(policies, "find_published", counted)
     others = [await judged.with_tenant() for _ in range(2)]
@@ -71,6 +74,42 @@ async def test_organizations_are_read_together_and_only_if_they_published(
     assert sets[never].active == {}
     assert again == sets
     assert read == [owners]
+
+
+async def test_a_change_of_one_policy_does_not_read_the_others_again(judged: JudgedGateway) -> None:
+    """All tenants whose calls are admitted together wait while policies are read, and the policies of one
+    tenant can have megabytes."""
+    tenant = await judged.with_tenant()
+    services = judged.scripted.gateway.services
+    service, database = services.policies, services.database
+    organization_id = tenant.scripted.tenant.organization_id
+    changed, *others = [await tenant.enforce(word) for word in ("x", "y", "z")]
+    known = PolicyDirectory(5000)
+
+    async def current() -> PolicySet:
+        async with database.snapshot() as connection:
+            epoch = await policies.read_epoch(connection, organization_id)
+            return (await known.current(connection, {organization_id: epoch}))[organization_id]
+
+    before = await current()
+    changed = await service.policy_pause(organization_id, changed.id, changed.revision)
+    paused = await current()
+    assert set(paused.active) == {policy.id for policy in others}
+    assert set(paused.paused) == {changed.id}
+    changed = await service.policy_resume(organization_id, changed.id, changed.revision)
+    changes = {"rule": "Is it about w?"}
+    changed = await service.policy_edit(
+        organization_id, changed.id, changed.revision, name="W", description=None, changes=changes
+    )
+    renamed = await current()
+    assert renamed.active[changed.id].name == "W"
+    for policy_id, policy in before.active.items():
+        assert renamed.active[policy_id].rule is policy.rule, "the rule was read again"
+    await service.policy_publish(organization_id, changed.id, changed.revision)
+    republished = await current()
+    assert republished.active[changed.id].rule == "Is it about w?"
+    for other in others:
+        assert republished.active[other.id].rule is before.active[other.id].rule
 
 
 async def test_the_directory_forgets_what_was_used_longest_ago(

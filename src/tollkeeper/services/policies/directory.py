@@ -11,8 +11,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 
 from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.policy import JudgeFormat, Policy
-from tollkeeper.domain.policy_set import NO_POLICIES, PolicySet, policy_set
+from tollkeeper.domain.policy import JudgeFormat
+from tollkeeper.domain.policy_set import NO_POLICIES, PolicySet, PublishedPolicy, policy_set
 from tollkeeper.storage import policies
 from tollkeeper.storage.database import Connection
 
@@ -63,12 +63,14 @@ class PolicyDirectory:
     async def _read(
         self, connection: Connection, epochs: Mapping[OrganizationId, int]
     ) -> dict[OrganizationId, PolicySet]:
-        """Reads the policies of all these organizations with one statement, because all calls that
-        are admitted together wait for the result."""
-        published: dict[OrganizationId, list[Policy]] = {
+        """Reads the policies of all these organizations together, and no version that is already
+        cached, because all calls that are admitted together wait for the result."""
+        published: dict[OrganizationId, list[PublishedPolicy]] = {
             organization_id: [] for organization_id in epochs
         }
-        for policy in await policies.find_published(connection, list(epochs)):
+        cached = [self._sets.get(organization_id, NO_POLICIES) for organization_id in epochs]
+        known = {name: version for one in cached for name, version in one.versions.items()}
+        for policy in await policies.find_published(connection, list(epochs), known):
             published[policy.organization_id].append(policy)
         sets = {
             organization_id: policy_set(
