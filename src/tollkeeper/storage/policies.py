@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, LiteralString
 
-from tollkeeper.domain.access import OrganizationId, ProjectId
+from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.policy import (
     Direction,
     Mode,
@@ -167,22 +167,6 @@ async def read_epoch(connection: Connection, organization_id: OrganizationId) ->
     row = await cursor.fetchone()
     assert row is not None, "every organization has an account"
     return int(row[0])
-
-
-async def find_effective(
-    connection: Connection, organization_id: OrganizationId, project_id: ProjectId
-) -> list[Policy]:
-    """Returns the published policies that apply to all calls of the project and are not paused."""
-    cursor = await connection.execute(
-        f"""
-        SELECT {_COLUMNS} {_FROM}
-        WHERE p.organization_id = %s AND p.state IN ('monitoring', 'enforcing')
-          AND (v.scope = 'organization' OR (v.scope = 'projects' AND %s = ANY (v.project_ids)))
-        ORDER BY p.created_at, p.id
-        """,
-        (organization_id, project_id),
-    )
-    return [_policy(row) for row in await cursor.fetchall()]
 
 
 async def update(connection: Connection, policy: Policy) -> None:

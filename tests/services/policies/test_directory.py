@@ -112,6 +112,18 @@ async def test_a_change_of_one_policy_does_not_read_the_others_again(judged: Jud
         assert republished.active[other.id].rule is before.active[other.id].rule
 
 
+async def test_the_list_of_effective_policies_does_not_read_rules_again(
+    judged: JudgedGateway,
+) -> None:
+    tenant = await judged.with_tenant()
+    await tenant.publish_many(3, mode="enforcing")
+    service = judged.scripted.gateway.services.policies
+    ids = (tenant.scripted.tenant.organization_id, tenant.scripted.tenant.project_id)
+    first, second = [await service.effective_policy_list(*ids) for _ in range(2)]
+    assert len(first) == 3
+    assert all(one.rule is other.rule for one, other in zip(first, second, strict=True))
+
+
 async def test_the_directory_forgets_what_was_used_longest_ago(
     judged: JudgedGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:

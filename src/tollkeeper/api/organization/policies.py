@@ -11,6 +11,7 @@ from tollkeeper.api.wire import organization as wire
 from tollkeeper.domain.access import ProjectId
 from tollkeeper.domain.conventions import EFFECTIVE_POLICY_SOURCE
 from tollkeeper.domain.policy import Policy, PolicyVersion, Rule
+from tollkeeper.domain.policy_set import ActivePolicy
 from tollkeeper.services.policies.policies import OPERATION_CREATE
 from tollkeeper.services.use_cases import Services
 
@@ -119,17 +120,15 @@ def _published_view(version: PolicyVersion, default_threshold: int) -> wire.Publ
     )
 
 
-def _effective_view(policy: Policy) -> wire.EffectivePolicy:
-    version = policy.published
-    assert version is not None, "only published policies are effective"
+def _effective_view(policy: ActivePolicy) -> wire.EffectivePolicy:
     return wire.EffectivePolicy(
         object="organization.effective_policy",
         id=policy.id,
         name=policy.name,
-        version=version.version,
-        direction=version.rule.direction,
-        mode=version.rule.mode,
-        scope=version.rule.scope,
+        version=policy.version,
+        direction=policy.direction,
+        mode=policy.mode,
+        scope=policy.scope,
         source=EFFECTIVE_POLICY_SOURCE,
     )
 

@@ -21,7 +21,7 @@ from tollkeeper.domain.policy import (
     published,
     resumed,
 )
-from tollkeeper.domain.policy_set import ActivePolicy
+from tollkeeper.domain.policy_set import ActivePolicy, PolicySet
 from tollkeeper.services.audit import record_change
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.policies.directory import PolicyDirectory
@@ -165,9 +165,8 @@ class Policies:
         a policy that is not published. The result is preliminary, because admission reads the
         policies again."""
         async with self._database.snapshot(call.organization_id) as connection:
-            epoch = await policies.read_epoch(connection, call.organization_id)
-            sets = await self._directory.current(connection, {call.organization_id: epoch})
-        return sets[call.organization_id].applying(call.project_id, call.policy_ids)
+            current = await self._current(connection, call.organization_id)
+        return current.applying(call.project_id, call.policy_ids)
 
     async def policy_organization(self, policy_id: str) -> OrganizationId:
         """Returns the organization of a policy. Operators' commands need the organization, because
@@ -180,11 +179,20 @@ class Policies:
 
     async def effective_policy_list(
         self, organization_id: OrganizationId, project_id: ProjectId
-    ) -> list[Policy]:
-        async with self._database.reading(organization_id) as connection:
+    ) -> list[ActivePolicy]:
+        """Returns the published policies that apply to all calls of the project and are not
+        paused."""
+        async with self._database.snapshot(organization_id) as connection:
             if await projects.find(connection, organization_id, project_id) is None:
                 raise NotFound("There is no such project.", param="project_id")
-            return await policies.find_effective(connection, organization_id, project_id)
+            current = await self._current(connection, organization_id)
+        return current.attached(project_id)
+
+    async def _current(self, connection: Connection, organization_id: OrganizationId) -> PolicySet:
+        """Returns the published policies. Must be called in a snapshot."""
+        epoch = await policies.read_epoch(connection, organization_id)
+        sets = await self._directory.current(connection, {organization_id: epoch})
+        return sets[organization_id]
 
     async def _require_below_limit(
         self, connection: Connection, organization_id: OrganizationId
