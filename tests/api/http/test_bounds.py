@@ -4,12 +4,15 @@ flight, and the rate limit."""
 import asyncio
 import json
 import random
+import threading
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import httpx2
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +29,7 @@ from tests.support.tables import each
 from tests.support.upstream import hang
 from tollkeeper.api.http.envelope import PayloadTooLarge
 from tollkeeper.api.http.request_memory import RequestMemory, RequestShare, memory_of
-from tollkeeper.api.http.strict_json import DEPTH_MAX, check_bounds
+from tollkeeper.api.http.strict_json import DEPTH_MAX, check_bounds, decode_body
 from tollkeeper.domain.access import (
     PROJECT_KEY_PERMISSIONS,
     KeyId,
@@ -193,6 +196,25 @@ async def test_a_hostile_body_leaves_others_alone(scripted: ScriptedGateway) -> 
         assert (await scripted.chat()).status_code == 200
     for answer in await asyncio.gather(*attacks):
         assert answer.status_code in (400, 402, 429), answer.text
+
+
+class _Watched(bytes):
+    """Fails if the event loop searches the whole body."""
+
+    def count(self, *arguments: Any) -> int:
+        assert threading.current_thread() is not threading.main_thread()
+        return super().count(*arguments)
+
+
+async def test_long_body_is_searched_in_the_thread_only() -> None:
+    """Tests that a body of 32 MiB does not stop the event loop for a fifth of a second."""
+    endpoint = SimpleNamespace(stored=False)
+    context = SimpleNamespace(decoder=msgspec.json.Decoder(), endpoint=endpoint)
+    request: Any = SimpleNamespace(raw_body=_Watched(b'"' + b"a" * 200_000 + b'"'), context=context)
+    memory = RequestMemory(bytes_max=_BODIES_MAX, key_bytes_max=_KEY_MAX)
+    share = RequestShare(memory.key_memory(_caller()))
+    assert await decode_body(request, share, _ELEMENTS_MAX, None) == "a" * 200_000
+    assert request.is_large
 
 
 # Bodies in flight.
