@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from tests.support.tables import each
@@ -33,6 +33,9 @@ class _Server:
         self.server = HttpServer(self._app, _LIMITS, arrivals=Arrivals(turns))
         self.began: list[str] = []
         self.began_in: Counter[int] = Counter()
+        # The reads and the bytes of bodies in each turn of the event loop.
+        self.reads_in: Counter[int] = Counter()
+        self.bytes_in: Counter[int] = Counter()
         self._turn = 0
         self._sockets: list[socket.socket] = []
         self._ticking: asyncio.Handle | None = None
@@ -43,7 +46,20 @@ class _Server:
             exchange.recognise("known")
         self.began.append(name)
         self.began_in[self._turn] += 1
+        if exchange.body is None:
+            await exchange.receive_body(self._body_reader())
         exchange.answer(204, b"", b"")
+
+    def _body_reader(self) -> Callable[[int], None]:
+        received = 0
+
+        def grow_to(size: int) -> None:
+            nonlocal received
+            self.reads_in[self._turn] += 1
+            self.bytes_in[self._turn] += size - received
+            received = size
+
+        return grow_to
 
     def _tick(self) -> None:
         self._turn += 1
@@ -153,6 +169,35 @@ async def test_requests_that_are_sent_ahead_wait_for_their_turns_too(is_chunked:
         for number in range(20):
             mine = [name for name in server.began if name.startswith(f"/{number}/")]
             assert mine == [f"/{number}/{request}" for request in range(10)]
+
+
+async def test_bodies_in_many_parts_are_read_in_turns() -> None:
+    async with _Server(FairTurns(_PER_TURN, _OF_ONE)).running() as server:
+        crowd = [await server.connect() for _ in range(20)]
+        for one in crowd:
+            one.send(b"POST /known HTTP/1.1\r\nHost: here\r\nContent-Length: 200\r\n\r\n")
+        await server.begun(20)
+        for _ in range(200):
+            for one in crowd:
+                one.send(b"x")
+            await asyncio.sleep(0)
+        # The server reads each connection once before the connection waits for its turn.
+        more = sum(max(0, reads - _OF_ONE) for reads in server.reads_in.values())
+        assert more <= 2 * len(crowd)
+
+
+async def test_only_a_few_chunks_are_parsed_in_one_turn() -> None:
+    """Each chunk takes time, even if it has only one byte."""
+    async with _Server(FairTurns(_PER_TURN, _OF_ONE)).running() as server:
+        one = await server.connect()
+        one.send(_chunked_request("/known").removesuffix(b"0\r\n\r\n"))
+        await server.begun(1)
+        chunks = 100_000
+        async with asyncio.timeout(_PATIENCE_S):
+            await asyncio.get_running_loop().sock_sendall(one, b"1\r\nx\r\n" * chunks)
+            while server.bytes_in.total() < chunks:  # noqa: ASYNC110 - the application only counts
+                await asyncio.sleep(0.001)
+        assert max(server.bytes_in.values()) <= 2 * _OF_ONE * (16 << 10) / 6
 
 
 async def test_who_leaves_while_it_waits_is_not_answered() -> None:

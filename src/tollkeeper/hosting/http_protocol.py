@@ -16,6 +16,7 @@ from tollkeeper.hosting.arrivals import Arrivals, network_of
 from tollkeeper.hosting.connection_limit import ConnectionLimit
 from tollkeeper.hosting.http_exchange import HttpExchange, answer_head
 from tollkeeper.hosting.request_parser import RequestParser
+from tollkeeper.runtime.fair_queue import Callback
 from tollkeeper.services.request_ids import new_request_id_text
 
 # The size of one read from the socket. Reads are small until the application has asked for the body,
@@ -166,10 +167,11 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._start(self._parser.parse_repeated(data) or self._parse(data))
             else:
                 self._keep_unparsed(data)
-                self._wait_for_turn()
+                self._wait_for_turn(self._begin_next)
         elif not self._dropping:
             if self._parser.exchange is not None:
                 self._start(self._parse(data))
+                self._limit_body_reads()
             else:
                 self._keep_unparsed(data)
 
@@ -244,7 +246,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def read_body(self) -> None:
-        self._buffer = self._state.buffer
+        if self._current is not None and self._current.content_length:
+            # A chunked body keeps the small buffer: the chunks in it may be tiny, and each takes time.
+            self._buffer = self._state.buffer
         self.resume_reading()
         self._check_time_at(self._loop.time() + self._body_check_interval_s)
 
@@ -341,11 +345,22 @@ class HttpConnection(asyncio.BufferedProtocol):
         time than queueing the request."""
         return self.owner is not None and self._state.arrivals.probably_rejects()
 
-    def _wait_for_turn(self) -> None:
+    def _wait_for_turn(self, callback: Callback) -> None:
         if self.owner is None:
-            self._state.arrivals.wait_as_stranger(self._host, self._begin_next)
+            self._state.arrivals.wait_as_stranger(self._host, callback)
         else:
-            self._state.arrivals.wait(self.owner, self._begin_next)
+            self._state.arrivals.wait(self.owner, callback)
+
+    def _limit_body_reads(self) -> None:
+        """Stops reading an incomplete body until a later iteration of the event loop, if this iteration has
+        done enough for this client. Otherwise, bodies in many small parts would make iterations long."""
+        if (
+            self._parser.exchange is not None
+            and not self._reading_paused
+            and not self._state.arrivals.take(self.owner)
+        ):
+            self.pause_reading()
+            self._wait_for_turn(self.resume_reading)
 
     def _begin_next(self) -> None:
         if self._current is not None or not self.ready:
@@ -413,7 +428,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         elif self._waiting or self._unparsed:
             # The request waits for a later callback, because the application that has just answered is
             # still on the call stack.
-            self._wait_for_turn()
+            self._wait_for_turn(self._begin_next)
         else:
             self._is_clear = True
 

@@ -84,6 +84,9 @@ class RequestParser:
         self._link = link
         self._header_bytes_max = header_bytes_max
         self._llhttp = httptools.HttpRequestParser(self)
+        # The parts of the body that llhttp has found in the current piece: one for each chunk. They are
+        # added to the exchange together, because a client may send millions of chunks.
+        self._body_pieces: list[bytes] = []
 
     @property
     def has_target(self) -> bool:
@@ -111,6 +114,7 @@ class RequestParser:
             raise self._refusal or _not_http() from None
         if self._refusal is not None:
             raise self._refusal
+        self._add_body_pieces()
         if self.overhead_bytes > self._header_bytes_max:
             raise HeadersTooLarge
         if (
@@ -197,19 +201,25 @@ class RequestParser:
 
     def on_body(self, body: bytes) -> None:
         self.overhead_bytes = 0
-        if self.exchange is not None:
-            if self._body_left:
-                self._body_left -= len(body)
-            self.exchange.add_piece(body)
+        self._body_pieces.append(body)
 
     def on_message_complete(self) -> None:
         if self.exchange is not None:
+            self._add_body_pieces()
             self._target = b""
             self.overhead_bytes = 0
             exchange, self.exchange = self.exchange, None
             exchange.complete_body()
 
     # Private helpers.
+
+    def _add_body_pieces(self) -> None:
+        if self._body_pieces and self.exchange is not None:
+            body = b"".join(self._body_pieces)
+            if self._body_left:
+                self._body_left -= len(body)
+            self.exchange.add_piece(body)
+        self._body_pieces.clear()
 
     def _cache_headers(self, exchange: HttpExchange, raw: bytes) -> None:
         if self._cached is not None:
