@@ -16,9 +16,10 @@ def arguments_object(call: ToolCall) -> FreeObject:
     values stay JSON (`msgspec.Raw`). An empty text means no arguments. Raises InvalidRequest."""
     try:
         decoded: FreeObject = dict(_json_object.decode(call.arguments.strip() or "{}"))
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         raise InvalidRequest(
-            "The arguments of the call are not a JSON object.", param=call.place
+            "The arguments of the call are not a JSON object, or are nested too deeply.",
+            param=call.place,
         ) from None
     return decoded
 

@@ -369,7 +369,7 @@ def _function(tool: FunctionTool, budget: _Budget) -> _Object:
 def _is_json(text: str) -> bool:
     try:
         msgspec.json.decode(text, type=msgspec.Raw)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return False
     return True
 

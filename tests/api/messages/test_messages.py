@@ -204,6 +204,28 @@ async def test_arguments_that_are_no_object_cannot_run_a_tool(serving: ScriptedG
     assert message["stop_reason"] == "max_tokens"
 
 
+@BOTH
+async def test_arguments_that_are_nested_too_deeply(
+    serving: ScriptedGateway, stream_: bool
+) -> None:
+    """A model writes as many brackets as its client asks for. The call is answered and charged."""
+    deep = '{"place": ' + 2000 * "[" + 2000 * "]" + "}"
+    called = calls(("c1", "look", deep), ("c2", "look", '{"place": "a"}'))
+    serving.upstream.play(both(called, finish="tool_calls"))
+    found = await send(serving, stream=stream_, tools=[TOOL])
+    assert found.status_code == 200, found.text
+    if stream_:
+        written = [
+            event["delta"].get("partial_json")
+            for event in read_events(found.text)
+            if "delta" in event
+        ]
+        assert deep in written
+    else:
+        assert found.json()["content"][0]["input"] == {"INVALID_JSON": deep}
+    assert (await serving.entry_of(found)).cost == COST
+
+
 async def test_silence_is_filled_with_pings(serving: ScriptedGateway) -> None:
     serving.upstream.play(stream(chat_records(), pause_s=0.2))
     found = await send(serving, stream=True)

@@ -97,6 +97,16 @@ async def test_calls_one_after_the_other_close_in_between(scripted: ScriptedGate
     assert retell(found).arguments == {0: "{}", 1: "{}"}
 
 
+async def test_arguments_that_are_nested_too_deeply(scripted: ScriptedGateway) -> None:
+    """A model writes as many brackets as its client asks for. The call is answered and charged."""
+    deep = '{"far": ' + 2000 * "[" + 2000 * "]" + "}"
+    pieces = [call_piece(0, deep, name="look"), call_piece(1, "{}", name="leap")]
+    found = await events(scripted, *pieces, finish="tool_calls")
+    assert types(found)[-1] == "completed"
+    assert retell(found).arguments == {0: deep, 1: "{}"}
+    assert (await scripted.balance())["unsettled"] == 0
+
+
 async def test_calls_that_grow_side_by_side(scripted: ScriptedGateway) -> None:
     found = await events(
         scripted,

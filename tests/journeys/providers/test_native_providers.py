@@ -210,6 +210,25 @@ async def test_what_the_provider_cannot_do_is_501(
     assert (await scripted.balance())["settled"] == 0
 
 
+async def test_arguments_that_are_nested_too_deeply_are_400(
+    scripted: ScriptedGateway, provider: Provider
+) -> None:
+    """The limit for the nesting of a body does not apply to arguments, which are text in the body."""
+    scripted.upstream.play(provider.counting())
+    deep = '{"place": ' + 2000 * "[" + 2000 * "]" + "}"
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": deep}}
+    messages = [
+        {"role": "user", "content": "The weather?"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "Wet."},
+    ]
+    tools = [{"type": "function", "function": WEATHER}]
+    answered = await scripted.chat(messages=messages, tools=tools)
+    assert answered.status_code == 400, answered.text
+    assert answered.json()["error"]["param"] == "messages[1].tool_calls[0]"
+    assert (await scripted.balance())["unsettled"] == 0
+
+
 async def test_who_is_charged_for_faults(scripted: ScriptedGateway, provider: Provider) -> None:
     """The tenant pays nothing if nothing was generated. Otherwise the cost consists of the reported (or
     counted) input and of the whole output of the hold, because the model reasons."""

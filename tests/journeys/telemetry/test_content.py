@@ -77,6 +77,25 @@ async def test_a_span_carries_the_call(
     assert tenant.project_key.encode() not in collector.raw
 
 
+async def test_arguments_that_are_nested_too_deeply(
+    traced: TracedGateway, collector: Collector
+) -> None:
+    """The span shows them as text. An error here would leave the call in the list of running calls."""
+    deep = '{"place": ' + 2000 * "[" + 2000 * "]" + "}"
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": deep}}
+    messages = [
+        {"role": "user", "content": "Well?"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "a lake"},
+    ]
+    async with traced() as scripted:
+        answer = await scripted.chat(messages=messages)
+        assert answer.status_code == 200, answer.text
+        assert scripted.gateway.services.inference.running == 0
+    (_, said, _) = _only_content(collector)["gen_ai.input.messages"]
+    assert said["parts"][0]["arguments"] == deep
+
+
 async def test_a_span_has_the_part_of_an_answer_that_came(
     traced: TracedGateway, collector: Collector
 ) -> None:

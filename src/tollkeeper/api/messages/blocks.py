@@ -196,10 +196,11 @@ class Blocks:
 
 
 def read_arguments(arguments: str) -> msgspec.Raw | None:
-    """Returns the arguments of a tool call unchanged, or None if they are not a JSON object."""
+    """Returns the arguments of a tool call unchanged, or None if they are not a JSON object or are
+    nested too deeply."""
     try:
         _json_object.decode(arguments)
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return None
     return msgspec.Raw(arguments.encode())
 

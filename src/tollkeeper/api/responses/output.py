@@ -399,7 +399,7 @@ def _place(open_text: OpenText) -> dict[str, Any]:
 def _is_json_object(arguments: str) -> bool:
     try:
         _json_object.decode(arguments)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return False
     return True
 
