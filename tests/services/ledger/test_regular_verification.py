@@ -4,11 +4,12 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator
 
+import psycopg
 import pytest
 from prometheus_client import REGISTRY
 
 from tests.support.databases import own_database
-from tests.support.ledger import Process, make_tenant, rows, run, running_process
+from tests.support.ledger import Process, held, make_tenant, rows, run, running_process
 from tollkeeper.services.ledger.open_holds import OpenHolds
 from tollkeeper.services.ledger.regular_verification import RegularVerification
 from tollkeeper.services.ledger.watch import LedgerWatch
@@ -16,6 +17,7 @@ from tollkeeper.storage import money_totals
 from tollkeeper.storage.verification import Ages
 
 _AGES = Ages(315, 15)
+_WAITING = "SELECT FROM pg_locks WHERE NOT granted AND relation = 'ledger_close_totals'::regclass"
 
 
 @pytest.fixture
@@ -85,3 +87,19 @@ async def test_one_process_at_a_time(apart: Process) -> None:
         False,
         True,
     ]
+
+
+async def test_calls_are_admitted_meanwhile_in_the_smallest_pool(shared_conninfo: str) -> None:
+    conninfo = own_database(shared_conninfo, f"regular_{secrets.token_hex(4)}")
+    async with running_process(conninfo, pool_size=2) as process:
+        tenant = await make_tenant(process.database, credit=100)
+        await _age(process)
+        async with await psycopg.AsyncConnection.connect(conninfo) as other:
+            # The verification waits for this lock. In a large ledger it would run for hours.
+            await other.execute("LOCK TABLE ledger_close_totals")
+            daily = RegularVerification(process.database, _AGES)
+            verifying = asyncio.create_task(daily.verify_if_due())
+            while not (await (await other.execute(_WAITING)).fetchall()):
+                await asyncio.sleep(0.01)
+            await held(process, tenant, 1)
+        assert await verifying

@@ -33,7 +33,8 @@ class RegularVerification:
         ):
             if not has_lock or not await money_totals.verification_is_due(connection, EVERY_HOURS):
                 return False
-            differences = await self._verification.verify()
+            # On the same connection, because a second one may be the last of the pool.
+            differences = await self._verification.verify_on(connection)
             await money_totals.write_verification(connection, len(differences))
         for difference in differences[:_LOGGED_MAX]:
             _log.error(

@@ -84,10 +84,18 @@ class Verification:
     ) -> list[Difference]:
         """Returns the differences. With `full`, months that were proven before are proven again if
         their rows still exist."""
-        async with (
-            self._database.reading() as connection,
-            ledger_months.preventing_month_changes(connection) as protected,
-        ):
+        async with self._database.reading() as connection:
+            return await self.verify_on(connection, full=full, on_progress=on_progress)
+
+    async def verify_on(
+        self,
+        connection: Connection,
+        *,
+        full: bool = False,
+        on_progress: Progress = lambda _done, _all: None,
+    ) -> list[Difference]:
+        """Does the same on a connection that the caller already has."""
+        async with ledger_months.preventing_month_changes(connection) as protected:
             if not protected:
                 raise months_in_use()
             return await self._verify(connection, _Findings(on_progress), full=full)
