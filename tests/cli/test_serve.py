@@ -12,6 +12,7 @@ import httpx2
 import psutil
 import pytest
 
+from tests.support.data_folders import cluster_of
 from tests.support.program import (
     Program,
     Serving,
@@ -168,6 +169,24 @@ def test_it_leaves_nothing_whether_told_to_stop_or_killed(
     assert "No gateway serves" in program.refusal("reload")
     assert program.json("organization", "list") == {"data": []}
     assert not postgres_runs(data_dir)
+
+
+@pytest.mark.slow
+def test_the_embedded_database_returns_with_its_folder(
+    installation: Callable[[], tuple[Program, Path]],
+) -> None:
+    program, data_dir = installation()
+    program.json("migrate")
+    with serving(program) as gateway:
+        pid = int((cluster_of(data_dir) / "postmaster.pid").read_text().splitlines()[0])
+        # The folder is missing for a while, like an unmounted disk, and the server has died.
+        elsewhere = data_dir.rename(data_dir.with_name("unmounted"))
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: "cannot be started" in gateway.log.read_text())
+        elsewhere.rename(data_dir)
+        eventually(
+            lambda: httpx2.get(f"{gateway.operator}/readyz").json()["database"].startswith("ok")
+        )
 
 
 @pytest.mark.slow

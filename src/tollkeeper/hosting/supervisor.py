@@ -136,8 +136,8 @@ class Supervisor:
             await asyncio.sleep(_DATABASE_INTERVAL_S)
             try:
                 await asyncio.to_thread(server.ensure_running)
-            except TollkeeperError as exc:
-                _log.error("the embedded database cannot be started", reason=exc.message)
+            except (TollkeeperError, OSError) as exc:
+                _log.error("the embedded database cannot be started", reason=str(exc))
 
     async def _watch_readiness(self) -> None:
         """Updates the supervisor's metrics and alerts at an interval. Begins when all workers have become
