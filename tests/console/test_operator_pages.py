@@ -302,3 +302,22 @@ async def test_the_audit_is_filtered_by_person(
         refused = await operator.get(f"/audit?{name}=%00x")
         assert refused.status_code == 400
         assert "must not contain a null character" in refused.text
+
+
+async def test_a_null_character_is_refused(operator: httpx2.AsyncClient, site: ConsoleSite) -> None:
+    sent = await form_fields(operator, uuid4().hex) | {"check": "x\x00"}
+    organization = f"/organizations/{site.judged.scripted.tenant.organization_id}"
+    for refused in (
+        await operator.get("/policies/%00x"),
+        await operator.post(f"{organization}/grant-check", data=sent),
+    ):
+        assert refused.status_code == 400
+        assert "must not contain a null character" in refused.text
+
+
+@pytest.mark.parametrize("path", ["/", "/costs", "/activity"])
+async def test_an_empty_time_range_is_refused(operator: httpx2.AsyncClient, path: str) -> None:
+    for query in ("since=2026-11-18&until=2026-11-18", "until=0"):
+        refused = await operator.get(f"{path}?{query}")
+        assert refused.status_code == 400
+        assert "must end after it begins" in refused.text

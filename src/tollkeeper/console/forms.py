@@ -38,7 +38,7 @@ class Form:
         default, raises InvalidRequest."""
         value = self.data.get(name)
         if isinstance(value, str) and value.strip():
-            return value.strip()
+            return storable(value.strip(), name)
         if default is None:
             raise InvalidRequest(f"{_title(name)} is missing.", param=name)
         return default
@@ -112,11 +112,14 @@ def _id(text: str, noun: str) -> UUID:
 
 
 def optional(query: QueryParams, name: str) -> str | None:
-    text = query.get(name, "").strip()
+    return storable(query.get(name, "").strip(), name) or None
+
+
+def storable(text: str, name: str) -> str:
+    """Returns the text. Raises InvalidRequest if PostgreSQL cannot store or compare it."""
     if "\x00" in text:
-        # PostgreSQL cannot compare such a text.
         raise InvalidRequest(f"{_title(name)} must not contain a null character.", param=name)
-    return text or None
+    return text
 
 
 def status_range(text: str | None) -> StatusRange | None:
@@ -142,10 +145,10 @@ def time_range(query: QueryParams, now: int, *, default: str = "24h") -> TimeRan
     since, until = optional(query, "since"), optional(query, "until")
     if (since is not None or until is not None) and optional(query, "range") is None:
         end = now + 1 if until is None else unix_time(until, "until")
-        start = end - RANGES_S[default] if since is None else unix_time(since, "since")
-        if start > end:
-            raise InvalidRequest("The time range ends before it begins.", param="until")
-        return TimeRange(max(0, start), end)
+        start = max(0, end - RANGES_S[default]) if since is None else unix_time(since, "since")
+        if start >= end:
+            raise InvalidRequest("The time range must end after it begins.", param="until")
+        return TimeRange(start, end)
     name = optional(query, "range") or default
     if name not in RANGES_S:
         raise InvalidRequest(f"A range is one of {', '.join(RANGES_S)}.", param="range")

@@ -12,7 +12,7 @@ from tollkeeper.bootstrap.administration import judge_format
 from tollkeeper.console.changes import Action, Question, act
 from tollkeeper.console.charts import counted_days, threshold_chart
 from tollkeeper.console.context import console_of
-from tollkeeper.console.forms import Form, Refused
+from tollkeeper.console.forms import Form, Refused, storable
 from tollkeeper.console.policy_form import description_of, name_of, rule_of
 from tollkeeper.console.rendering import day, number, render
 from tollkeeper.domain.errors import InvalidRequest
@@ -105,7 +105,8 @@ async def change(request: Request) -> Response:
 
 
 async def _policy(request: Request) -> Policy:
-    services, identity = console_of(request).services, request.path_params["policy"]
+    services = console_of(request).services
+    identity = storable(request.path_params["policy"], "policy")
     organization = await services.policies.policy_organization(identity)
     return await services.policies.policy_show(organization, identity)
 
