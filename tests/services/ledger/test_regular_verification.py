@@ -99,7 +99,8 @@ async def test_calls_are_admitted_meanwhile_in_the_smallest_pool(shared_conninfo
             await other.execute("LOCK TABLE ledger_close_totals")
             daily = RegularVerification(process.database, _AGES)
             verifying = asyncio.create_task(daily.verify_if_due())
-            while not (await (await other.execute(_WAITING)).fetchall()):
-                await asyncio.sleep(0.01)
+            async with asyncio.timeout(30):
+                while not await (await other.execute(_WAITING)).fetchall():  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
             await held(process, tenant, 1)
         assert await verifying
