@@ -41,7 +41,8 @@ def test_it_is_gone_too_where_the_start_fails() -> None:
 async def test_a_worker_that_cannot_start_ends_and_says_so_by_its_end() -> None:
     with worker_starter() as workers, socket.create_server(("127.0.0.1", 0)) as listener:
         worker = workers.take()
-        await worker.start(listener, {"kind": "start", "settings": {"nonsense": 1}})
+        await worker.start(listener)
+        worker.instruct({"kind": "start", "settings": {"nonsense": 1}})
         assert not await worker.becomes_ready(60)
         assert await worker.wait() != 0
         assert not worker.is_running
@@ -55,7 +56,7 @@ async def test_a_worker_that_has_ended_leaves_nothing_behind() -> None:
         # The worker's end of the channel is closed only when the process is gone.
         psutil.wait_procs([process], timeout=60)
         with pytest.raises(OSError):
-            await worker.start(listener, {"kind": "start"})
+            await worker.start(listener)
     assert not worker.is_running
     assert _workers() == []
 
@@ -65,7 +66,7 @@ async def test_a_worker_that_is_killed_while_it_loads_is_noticed() -> None:
         worker = workers.take()
         worker.kill()
         try:
-            await worker.start(listener, {"kind": "start"})
+            await worker.start(listener)
         except OSError:
             return  # The worker was gone before it could get the message.
         assert not await worker.becomes_ready(60)

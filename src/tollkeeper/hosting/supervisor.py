@@ -285,15 +285,18 @@ class Supervisor:
             _log.error("a worker ended and is started again", worker=number, code=code)
 
     async def _start_worker(self) -> WorkerProcess:
-        address = None if self._engine is None else self._engine.address
-        instruction = {
-            "kind": "start",
-            "settings": self._settings.model_dump(mode="json"),
-            "conninfo": self._conninfo,
-            "engine": None if address is None else dataclasses.asdict(address),
-        }
         worker = self._worker_starter.take()
-        await worker.start(self._public, instruction)
+        await worker.start(self._public)
+        # The settings are read after the wait, because a reload during the wait does not reach this worker.
+        address = None if self._engine is None else self._engine.address
+        worker.instruct(
+            {
+                "kind": "start",
+                "settings": self._settings.model_dump(mode="json"),
+                "conninfo": self._conninfo,
+                "engine": None if address is None else dataclasses.asdict(address),
+            }
+        )
         return worker
 
     def _reload_catalog(self) -> None:

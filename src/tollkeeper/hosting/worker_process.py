@@ -85,16 +85,15 @@ class WorkerProcess:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
-    async def start(self, listener: socket.socket, instruction: dict[str, Any]) -> None:
-        """Sends the listening socket and the first instruction. If the process has already ended, cleans
-        up after it and raises OSError."""
+    async def start(self, listener: socket.socket) -> None:
+        """Sends the listening socket. The worker then waits for the instruction `start`. If the process has
+        already ended, cleans up after it and raises OSError."""
         try:
             socket.send_fds(self._channel, [_LISTENER], [listener.fileno()])
             self._reader, self._writer = await asyncio.open_connection(sock=self._channel)
         except OSError:
             self.discard()
             raise
-        self.instruct(instruction)
 
     def instruct(self, instruction: dict[str, Any]) -> None:
         if self._writer is not None:
