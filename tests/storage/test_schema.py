@@ -14,7 +14,12 @@ from tollkeeper.domain.errors import StateConflict, Unavailable
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.storage.fence import find_newest_server
 from tollkeeper.storage.migrations import migrate
-from tollkeeper.storage.schema import check_database, code_revision, database_revision
+from tollkeeper.storage.schema import (
+    check_database,
+    code_revision,
+    database_revision,
+    find_outdated,
+)
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +120,15 @@ def test_server_that_is_not_there() -> None:
 def test_wrong_database_name(spare_server: str) -> None:
     with pytest.raises(Unavailable, match="absent"):
         check_database(make_conninfo(spare_server, dbname="absent"))
+
+
+def test_a_schema_that_cannot_be_read_does_not_stop_the_gateway(empty_database: str) -> None:
+    migrate(empty_database)
+    _execute(empty_database, b"CREATE ROLE stranger LOGIN")
+    try:
+        assert find_outdated(make_conninfo(empty_database, user="stranger")) is None
+    finally:
+        _execute(empty_database, b"DROP ROLE stranger")
 
 
 def test_money_is_never_a_float(conninfo: str) -> None:

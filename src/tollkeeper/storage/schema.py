@@ -97,11 +97,11 @@ def find_recovery_targets(conninfo: str) -> tuple[str, ...]:
 
 def find_outdated(conninfo: str) -> str | None:
     """Returns a one-line explanation if the schema has become too new for this code. Otherwise, or
-    if the database cannot be reached, returns None."""
+    if the schema cannot be read, returns None."""
     try:
         with psycopg.connect(session_conninfo(conninfo), autocommit=True) as connection:
             state = read_schema_state(connection)
-    except psycopg.OperationalError:
+    except psycopg.Error:
         return None
     return state.refusal if state.is_newer else None
 
