@@ -56,10 +56,11 @@ async def decode_body(
         if body:
             raise InvalidRequest("This operation takes no body.")
         return None
-    is_long = len(body) > _SMALL_BYTES
-    # May be too high, because brackets and commas in strings are counted too.
-    elements = 0 if is_long else sum(map(body.count, _ELEMENT_STARTS))
-    if is_long or elements > _FEW_ELEMENTS:
+    # The number of elements may be too high, because brackets and commas in strings are counted too.
+    # They are not counted in a long body, because that would take long.
+    if len(body) > _SMALL_BYTES or (
+        (elements := sum(map(body.count, _ELEMENT_STARTS))) > _FEW_ELEMENTS
+    ):
         request.is_large = True
         share.grow_to(await run_in_thread(owner, _checked_memory_of, body, elements_max))
         decoded = await run_in_thread(owner, _decode_bounded, body, decoder)

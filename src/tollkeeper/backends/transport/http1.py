@@ -105,7 +105,7 @@ class Connection(asyncio.Protocol):
         self._lost = False
         # Whether the event loop asked to stop writing, because the server reads too slowly.
         self._writing_paused = False
-        # The pool sets the organization whose call uses the connection; None if no call uses it.
+        # The pool sets the organization whose call uses the connection.
         self.organization: Hashable = None
         # The time (of the event loop's clock) at which the last exchange ended.
         self.idle_since = 0.0
@@ -140,6 +140,11 @@ class Connection(asyncio.Protocol):
         self._drain_timer: asyncio.TimerHandle | None = None
 
     # Called by the owner of the exchange.
+
+    @property
+    def is_ending(self) -> bool:
+        """Tells whether no call uses the connection, because it drains or closes."""
+        return self._drain_timer is not None or self.transport.is_closing()
 
     async def start_tls(self, context: ssl.SSLContext, host: str) -> None:
         """Encrypts the new connection and verifies that the peer is `host`."""

@@ -131,8 +131,7 @@ class ConnectionPool:
         if self._cooling_down:
             self._drop(self._cooling_down.popleft())
             return
-        unused = (each for each in self._connections if each.organization is None)
-        self._drop(next(unused))
+        self._drop(next(connection for connection in self._connections if connection.is_ending))
 
     def _take_cooled(self) -> None:
         cooled_before = asyncio.get_running_loop().time() - _COOLDOWN_S
@@ -144,7 +143,6 @@ class ConnectionPool:
         complete. After a stream, the connection first reads the remaining bytes of the answer
         (see `Connection.drain`)."""
         self._slots.release(connection.organization)
-        connection.organization = None
         if after_stream:
             connection.drain()
         elif connection.finish() and (
