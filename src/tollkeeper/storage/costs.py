@@ -25,9 +25,10 @@ async def find_rows(
     project_ids: Sequence[ProjectId],
     api_key_ids: Sequence[KeyId],
     group_by: Sequence[CostDimension],
+    limit: int | None = None,
 ) -> list[CostRow]:
-    """Returns the costs by day and by the dimensions in `group_by`. An empty list of ids means no
-    filter."""
+    """Returns the costs by day and by the dimensions in `group_by`, the earliest day first. An empty
+    list of ids means no filter. If `limit` is set, returns at most this many rows."""
     columns = ", ".join(
         column if dimension in group_by else f"NULL AS {column}"
         for dimension, column in _DIMENSIONS.items()
@@ -41,7 +42,7 @@ async def find_rows(
         WHERE organization_id = %(organization)s AND day >= %(first)s AND day < %(end)s
           AND (%(projects)s::uuid[] = '{{}}' OR project_id = ANY (%(projects)s))
           AND (%(keys)s::uuid[] = '{{}}' OR api_key_id = ANY (%(keys)s))
-        GROUP BY day{grouped} ORDER BY day{grouped}
+        GROUP BY day{grouped} ORDER BY day{grouped} LIMIT %(limit)s
         """,  # noqa: S608
         {
             "organization": organization_id,
@@ -49,6 +50,7 @@ async def find_rows(
             "end": days.end,
             "projects": list(project_ids),
             "keys": list(api_key_ids),
+            "limit": limit,
         },
     )
     return [

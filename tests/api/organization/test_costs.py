@@ -21,6 +21,7 @@ from tests.support.known_costs import (
 from tests.support.tables import each
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.reports import CostQuery
+from tollkeeper.services.ledger import costs as cost_service
 
 _PICOUSD = Decimal(10) ** 12
 _DIMENSIONS = ("project_id", "api_key_id", "line_item")
@@ -124,6 +125,23 @@ async def test_pages_add_up(costs: KnownCosts, limits: tuple[int, ...], group: s
     for page, limit in zip(pages, [*limits, *[limits[-1]] * len(pages)], strict=False):
         assert 1 <= len(page["data"]) <= limit
     assert [page["next_page"] is None for page in pages] == [False] * (len(pages) - 1) + [True]
+
+
+@each("rows_max", [1, 9, 20, 35])
+async def test_a_page_with_many_results_has_fewer_days(
+    costs: KnownCosts, monkeypatch: pytest.MonkeyPatch, rows_max: int
+) -> None:
+    """A large page would block the event loop, and so the calls of all organizations."""
+    query = "&group_by=api_key_id&group_by=line_item"
+    whole = (await costs.pages(query, 180))[0]["data"]
+    with monkeypatch.context() as patch:
+        patch.setattr(cost_service, "_ROWS_MAX", rows_max)
+        pages = await costs.pages(query, 180)
+    assert [bucket for page in pages for bucket in page["data"]] == whole
+    assert len(pages) > 1
+    for page in pages:
+        results = sum(len(bucket["results"]) for bucket in page["data"])
+        assert results <= rows_max or len(page["data"]) == 1
 
 
 def _spellings(name: str, values: list[str]) -> list[str]:

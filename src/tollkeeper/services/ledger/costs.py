@@ -16,6 +16,7 @@ from tollkeeper.domain.reports import (
     DAY_S,
     CostPage,
     CostQuery,
+    CostRow,
     DayRange,
     buckets_of,
     days_of,
@@ -23,11 +24,15 @@ from tollkeeper.domain.reports import (
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.vault import Vault
 from tollkeeper.storage import costs, project_keys, projects
+from tollkeeper.storage.costs import Unsettled
 from tollkeeper.storage.database import Connection, Database
 
 _CURSOR = "cost-cursor"
 # The first day that is not reported yet, and the day after the last one, in days since 1970.
 _POSITION = struct.Struct(">qq")
+# A page with more rows than this has fewer days than requested, but at least one. The rows of a page
+# are read and written in one step of the event loop, and all calls of the process wait for this step.
+_ROWS_MAX = 1000
 # Ten years. A whole report is built in memory, so longer reports are rejected.
 WHOLE_REPORT_DAYS_MAX = 3660
 
@@ -80,24 +85,7 @@ class Costs:
         page_days = DayRange(first=days.first, end=min(days.end, days.first + query.limit))
         async with self._database.reading(organization_id) as connection:
             await _check_ids_exist(connection, organization_id, query)
-            # Count unsettled calls (of unknown cost) before reading the costs. Then a call that is
-            # settled in between appears twice, as unsettled and as a cost, but is never missing
-            # from both.
-            unsettled = await costs.sum_unsettled(
-                connection,
-                organization_id,
-                page_days,
-                project_ids=query.project_ids,
-                api_key_ids=query.api_key_ids,
-            )
-            rows = await costs.find_rows(
-                connection,
-                organization_id,
-                page_days,
-                project_ids=query.project_ids,
-                api_key_ids=query.api_key_ids,
-                group_by=query.group_by,
-            )
+            page_days, unsettled, rows = await _read(connection, organization_id, query, page_days)
         remaining = DayRange(first=page_days.end, end=days.end)
         next_page = None
         if remaining.first < remaining.end:
@@ -150,6 +138,34 @@ class Costs:
             raise _bad_cursor()
         first, end = _POSITION.unpack(payload)
         return DayRange(first=first, end=end)
+
+
+async def _read(
+    connection: Connection, organization_id: OrganizationId, query: CostQuery, days: DayRange
+) -> tuple[DayRange, Unsettled, list[CostRow]]:
+    """Reads the costs and the unsettled calls of as many of these days as have at most `_ROWS_MAX`
+    rows, but of at least one day. Also returns which days were read."""
+    project_ids, api_key_ids = query.project_ids, query.api_key_ids
+    while True:
+        # Count unsettled calls (of unknown cost) before reading the costs. Then a call that is
+        # settled in between appears twice, as unsettled and as a cost, but is never missing
+        # from both.
+        unsettled = await costs.sum_unsettled(
+            connection, organization_id, days, project_ids=project_ids, api_key_ids=api_key_ids
+        )
+        limit = None if days.end <= days.first + 1 else _ROWS_MAX + 1
+        rows = await costs.find_rows(
+            connection,
+            organization_id,
+            days,
+            project_ids=project_ids,
+            api_key_ids=api_key_ids,
+            group_by=query.group_by,
+            limit=limit,
+        )
+        if limit is None or len(rows) < limit:
+            return days, unsettled, rows
+        days = DayRange(first=days.first, end=max(rows[-1].day, days.first + 1))
 
 
 def _binding(organization_id: OrganizationId, query: CostQuery) -> tuple[bytes, bytes]:
