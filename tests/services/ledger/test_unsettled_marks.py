@@ -118,6 +118,16 @@ async def resolving(database: Database, resolution: Resolution) -> AsyncIterator
         yield connection
 
 
+async def test_a_reason_that_postgresql_cannot_store_is_no_obstacle(process: Process) -> None:
+    """A reason may quote the backend, for example the type of an image. Without the mark, the hold would
+    stay open until the process ends."""
+    tenant = await make_tenant(process.database, credit=100)
+    hold = await held(process, tenant, 10)
+    assert await process.ledger.mark_unsettled(hold, "The model answered with \0image.")
+    assert process.ledger.open_holds == 0
+    assert await balance_of(process, tenant) == Balance(90, 0, 10, 0, 0)
+
+
 async def test_the_number_of_marks_does_not_change_the_number_of_statements(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,7 +159,8 @@ class Ledger:
     def mark_unsettled(self, hold: Hold, reason: str) -> asyncio.Future[bool]:
         """Marks a call whose cost is unknown as unsettled. Writes durably and retries like
         `resolve`."""
-        mark = Mark(hold.organization_id, hold.id, reason)
+        # PostgreSQL cannot store NUL, and a reason may quote the backend.
+        mark = Mark(hold.organization_id, hold.id, reason.replace("\0", ""))
         return self._marks.submit(_FinishedCall(mark, hold))
 
     async def drain(self, deadline_s: float = _DRAIN_S) -> bool:
