@@ -2,12 +2,15 @@
 network splits the answer. A chunk that contains more than text is never relayed."""
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.backend_calls import make_call, routed
 from tests.support.tables import each
@@ -66,7 +69,13 @@ class _Socket(asyncio.Transport):
 class _Caller:
     """Collects the events and the relayed text of one answer, in the order of their arrival."""
 
-    def __init__(self, *, output_tokens_max: int = 1024, record_bytes_max: int = 1 << 20) -> None:
+    def __init__(
+        self,
+        *,
+        output_tokens_max: int = 1024,
+        record_bytes_max: int = 1 << 20,
+        relays: bool = True,
+    ) -> None:
         self.connection = Connection(lambda _: None, lambda _: None, idle_s=20)
         self.connection.connection_made(_Socket())
         now = asyncio.get_running_loop().time()
@@ -78,10 +87,13 @@ class _Caller:
             self.connection, self.reader, EventStreamParser(record_bytes_max)
         )
         self.is_slow = False
+        self._relays = relays
         self.said: list[str] = []
         self.events: list[Event] = []
         self.written = 0
         self.counted: list[str] = []
+        # The counted text of events and of the relay, in the order of its arrival.
+        self.pieces: list[str] = []
         self.reading = asyncio.ensure_future(self._read())
 
     async def take(self, *reads: bytes) -> None:
@@ -105,10 +117,17 @@ class _Caller:
         relayed = False
         async for batch in self.answer:
             self.events += batch
-            self.said += [event.text for event in batch if isinstance(event, Delta) and event.text]
+            texts = [event.text for event in batch if isinstance(event, Delta) and event.text]
+            self.said += texts
+            self.pieces += texts
             if not relayed:
                 relayed = True
-                self.answer.relay_text(self._write, self.counted.append)
+                if self._relays and self.said:
+                    self.answer.relay_text(self._write, self._count)
+
+    def _count(self, text: str) -> None:
+        self.counted.append(text)
+        self.pieces.append(text)
 
     def _write(self, written: bytes) -> bool:
         if self.is_slow:
@@ -171,6 +190,82 @@ async def test_an_answer_is_the_same_wherever_it_is_cut() -> None:
         caller = await _caller_of(_HEAD, body[:cut], body[cut:])
         assert caller.text == "".join(pieces), cut
         assert caller.answer.completed, cut
+
+
+def _with_bytes(record: bytes, text: bytes) -> bytes:
+    """Returns the record with these bytes in place of its text `@`."""
+    return record.replace(b"@", text)
+
+
+_USAGES = st.builds(
+    lambda prompt, completion: {"prompt_tokens": prompt, "completion_tokens": completion},
+    st.integers(0, 9),
+    st.integers(0, 9),
+)
+_HALVES = st.sampled_from([b"\\ud83d", b"\\ude00", b"a\\ud83d", b"\\ude00b", b"\\ud83dx", b"\xff"])
+_TEXTS = st.text(max_size=5).map(lambda text: sse(chunk(text)))
+_RECORDS = st.one_of(
+    *[_TEXTS] * 6,
+    st.text(max_size=5).map(lambda text: sse(chunk(text, obfuscation=text))),
+    st.sampled_from(["a", "b", None]).map(lambda tier: sse(chunk("t", service_tier=tier))),
+    _HALVES.map(lambda half: _with_bytes(sse(chunk("@")), half)),
+    _USAGES.map(lambda usage: sse(usage_chunk(usage))),
+    _USAGES.map(lambda usage: sse(chunk("t", usage=usage))),
+    _TEXTS.map(lambda record: record.replace(b"\n", b"\r\n")),
+    _TEXTS.map(lambda record: record.replace(b"data: ", b"data:")),
+    st.sampled_from(
+        [
+            b": comment\n\n",
+            sse(chunk("last", finish="stop")),
+            sse(chunk(delta={"content": "t", "reasoning": "r"})),
+            sse(chunk("t", index=1)),
+            sse({"error": {"message": "no", "code": 500}}),
+            DONE,
+        ]
+    ),
+)
+
+
+@given(
+    records=st.lists(_RECORDS, max_size=20),
+    reads_of=st.lists(st.integers(1, 3), min_size=1, max_size=5),
+    cuts=st.lists(st.integers(0, 3000), max_size=3),
+    slow=st.lists(st.booleans(), min_size=1, max_size=4),
+)
+async def test_a_relayed_answer_is_the_same_as_a_read_answer(
+    records: list[bytes], reads_of: list[int], cuts: list[int], slow: list[bool]
+) -> None:
+    """Each record is an HTTP chunk. A network read has one or more chunks, or ends inside of a chunk."""
+    chunks = [*map(_framed, [sse(chunk("a")), *records, sse(chunk(finish="stop")), DONE]), _LAST]
+    body, sizes = b"".join(chunks), itertools.cycle(reads_of)
+    edges, position = {0, len(body), *(cut for cut in cuts if cut < len(body))}, 0
+    while chunks:
+        read = b"".join(chunks.pop(0) for _ in range(min(next(sizes), len(chunks))))
+        position += len(read)
+        edges.add(position)
+    reads = [body[start:end] for start, end in itertools.pairwise(sorted(edges))]
+    relayed = await _outcome([_HEAD, *reads], slow, relays=True)
+    assert relayed == await _outcome([_HEAD + body], [False], relays=False)
+
+
+async def _outcome(reads: list[bytes], slow: list[bool], *, relays: bool) -> tuple[Any, ...]:
+    """Returns everything on which the delivery and the charge of an answer depend."""
+    async with _calling(relays=relays) as caller:
+        for read, is_slow in zip(reads, itertools.cycle(slow), strict=False):
+            caller.is_slow = is_slow
+            await caller.take(read)
+            if caller.reading.done():
+                break
+        async with asyncio.timeout(20):
+            await asyncio.wait([caller.reading])
+        error = caller.reading.exception()
+        failure = (type(error), str(error), getattr(error, "charged", None))
+        others = [event for event in caller.events if event != _only_text(event)]
+        return caller.text, caller.pieces, others, failure, caller.reader.pieces
+
+
+def _only_text(event: Event) -> Delta | None:
+    return Delta(event.choice, event.text) if isinstance(event, Delta) else None
 
 
 @each("size", [1, 2, 3, 7, 50, 333, 1000, 5000])
