@@ -1,6 +1,7 @@
 """Reads and checks the parts of an HTTP request: key, other headers, body, query."""
 
 from dataclasses import replace
+from functools import cache
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -181,6 +182,7 @@ def decode_query(query_string: bytes, kind: type[T]) -> T:
     return convert(values, kind)
 
 
+@cache
 def _array_fields(kind: type) -> frozenset[str]:
     return frozenset(
         field.name

@@ -12,6 +12,7 @@ most about a millisecond, so that other threads can run in between.
 import json
 import re
 from collections.abc import Hashable, Iterator
+from functools import cache
 from itertools import accumulate
 from typing import Any, TypeVar
 
@@ -188,6 +189,7 @@ def convert(values: dict[str, Any], kind: type[T]) -> T:
         raise _invalid_request(exc) from None
 
 
+@cache
 def _integer_fields(kind: type) -> frozenset[str]:
     names = set()
     for field in msgspec.structs.fields(kind):
