@@ -193,6 +193,18 @@ async def test_query_of_the_beta_resource(scripted: ScriptedGateway) -> None:
     assert_wrapped(answered, 400, "invalid_request", "gamma")
 
 
+@each("number", ["1e400", "9" * 5000])
+async def test_number_that_is_too_large_in_a_web_tool(
+    scripted: ScriptedGateway, number: str
+) -> None:
+    tool = f'{{"type":"web_search_20250305","name":"web_search","max_uses":{number}}}'
+    body = f'{{"model":"{MODEL}","messages":[{{"role":"user","content":"a"}}],"tools":[{tool}]}}'
+    headers = {**scripted.tenant.as_customer, "Content-Type": "application/json"}
+    path = "/v1/messages/count_tokens"
+    answered = await scripted.gateway.client.post(path, content=body, headers=headers)
+    assert_wrapped(answered, 400, "invalid_request", "tools[0][...]")
+
+
 async def test_errors_are_wrapped(scripted: ScriptedGateway) -> None:
     assert_wrapped(await count(scripted, model="nobody"), 404, "model_not_found", "model")
     assert_wrapped(await count(scripted, headers={}), 401, "invalid_api_key")

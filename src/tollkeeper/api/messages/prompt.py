@@ -44,6 +44,7 @@ _DEFAULT_TEMPERATURE = 1
 _tool_type = msgspec.json.Decoder(wire.ToolHead)
 _custom_tool = msgspec.json.Decoder(wire.CustomTool)
 _search_tool = msgspec.json.Decoder(wire.SearchTool)
+_server_tool = msgspec.json.Decoder(FreeObject)
 
 
 def read_counted_prompt(
@@ -140,7 +141,7 @@ def _tools(
                 )
             )
         elif kind in server_tool_types:
-            tools.server_tools[place] = msgspec.json.decode(tool)
+            tools.server_tools[place] = decode_within(tool, _server_tool, place)
         else:
             raise _unsupported_tool(head, place, server_tool_types)
     return tools
