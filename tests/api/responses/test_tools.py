@@ -89,6 +89,13 @@ async def test_choice_of_the_search(scripted: ScriptedGateway) -> None:
     assert found == {"web_search_options": {"search_context_size": "low"}}
 
 
+async def test_no_tool_may_be_chosen_and_so_no_search(scripted: ScriptedGateway) -> None:
+    """A chat backend has a search in its own field, to which `tool_choice` does not apply."""
+    assert await tool_fields(scripted, SEARCH, tool_choice="none") == {}
+    found = await tool_fields(scripted, LOOK, SEARCH, tool_choice="none")
+    assert found == {"tools": [CHAT_LOOK], "tool_choice": "none"}
+
+
 async def test_result_shows_tools_as_published(scripted: ScriptedGateway) -> None:
     choice = {"type": "function", "name": "leap"}
     answer = await respond(scripted, tools=[LOOK, LEAP, SEARCH], tool_choice=choice)

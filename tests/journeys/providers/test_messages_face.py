@@ -322,6 +322,21 @@ async def test_a_search_and_its_citations(claude: ScriptedGateway, streamed: boo
     assert_refused(found, 501, "not_implemented", "tools[0].allowed_domains")
 
 
+async def test_no_tool_may_be_chosen_and_so_no_search(
+    shared: dict[str, ScriptedGateway],
+) -> None:
+    """Gemini's function calling mode does not apply to searches."""
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    none = {"type": "none"}
+    for name in ("anthropic", "gemini"):
+        await shared[name].works()
+        scripted = await shared[name].with_tenant()
+        assert "tools" not in await asked(scripted, tools=[search], tool_choice=none)
+        sent = await asked(scripted, tools=[search, TOOL], tool_choice=none)
+        assert "search" not in json.dumps(sent["tools"]).lower()
+        assert TOOL["name"] in json.dumps(sent["tools"])
+
+
 async def test_a_later_system_message_is_refused_by_gemini(
     shared: dict[str, ScriptedGateway],
 ) -> None:

@@ -80,11 +80,13 @@ def read_prompt(
     choice = body.tool_choice
     if isinstance(choice, wire.ToolChoice):
         _require_tool(choice.name, tools)
+    search = _web_search(tools)
     is_parallel_off = choice is not None and choice.disable_parallel_tool_use is True
     return replace(
         prompt,
         parallel_tool_calls=False if is_parallel_off and tools.functions else None,
-        web_search=_web_search(tools),
+        # Backends apply a tool choice only to functions, so a search that may not be chosen is not sent.
+        web_search=None if isinstance(choice, wire.NoChoice) else search,
         output_format=_output_format(body),
         sampling=_sampling(body, model),
         reasoning=_reasoning(body, model),

@@ -110,8 +110,10 @@ def choose_tools(tools: Tools, body: wire.ResponsesRequest) -> ChosenTools:
     if choice is None:
         return ChosenTools(functions, tools.web_search)
     if isinstance(choice, str):
-        chosen = _choice_with_mode(functions, ToolMode(choice))
-        return ChosenTools(functions, tools.web_search, chosen)
+        mode = ToolMode(choice)
+        # Backends apply a mode only to functions, so a search that may not be chosen is not sent.
+        web_search = None if mode is ToolMode.NONE else tools.web_search
+        return ChosenTools(functions, web_search, _choice_with_mode(functions, mode))
     named = convert_within(choice, wire.NamedTool, _CHOICE)
     if named.type == "allowed_tools":
         return _allowed(tools, convert_within(choice, wire.AllowedTools, _CHOICE))
