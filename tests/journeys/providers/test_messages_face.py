@@ -337,6 +337,17 @@ async def test_no_tool_may_be_chosen_and_so_no_search(
         assert TOOL["name"] in json.dumps(sent["tools"])
 
 
+async def test_the_search_is_the_only_tool_if_it_is_chosen(claude: ScriptedGateway) -> None:
+    """Claude Code sends such a request for its tool WebSearch."""
+    search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
+    chosen = {"type": "tool", "name": "web_search"}
+    for tools in ([search], [TOOL, search]):
+        sent = await asked(claude, tools=tools, tool_choice=chosen)
+        assert (sent["tools"], sent.get("tool_choice")) == ([search], None)
+    found = await send(claude, tools=[TOOL], tool_choice=chosen)
+    assert_refused(found, 400, "invalid_request", "tool_choice.name")
+
+
 async def test_a_later_system_message_is_refused_by_gemini(
     shared: dict[str, ScriptedGateway],
 ) -> None:

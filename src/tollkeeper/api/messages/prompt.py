@@ -74,13 +74,13 @@ def read_prompt(
 ) -> Prompt:
     conversation = MessagesConversation(model, unseal, for_token_count=False)
     tools = _tools(body.tools or (), server_tool_types, conversation)
+    search = _web_search(tools)
+    choice = body.tool_choice
+    if isinstance(choice, wire.ToolChoice):
+        _require_tool(choice.name, tools, search)
     prompt = _prompt(body, conversation, tools)
     if not prompt.turns:
         raise InvalidRequest("The messages have no content.", param="messages")
-    choice = body.tool_choice
-    if isinstance(choice, wire.ToolChoice):
-        _require_tool(choice.name, tools)
-    search = _web_search(tools)
     is_parallel_off = choice is not None and choice.disable_parallel_tool_use is True
     return replace(
         prompt,
@@ -187,9 +187,14 @@ def _tool_choice(body: wire.TokenCountRequest) -> ToolChoice | None:
     return ToolChoice(choice, "tool_choice")
 
 
-def _require_tool(name: str, tools: _Tools) -> None:
-    if name not in [tool.name for tool in tools.functions]:
+def _require_tool(name: str, tools: _Tools, search: WebSearch | None) -> None:
+    """Checks that the tool with this name exists. If it is the web search, removes all functions: most
+    protocols cannot force a web search, so the search becomes the only tool, as in Responses."""
+    if name in [tool.name for tool in tools.functions]:
+        return
+    if search is None or name != _WEB_SEARCH:
         raise InvalidRequest("No tool has this name.", param="tool_choice.name")
+    tools.functions.clear()
 
 
 def _web_search(tools: _Tools) -> WebSearch | None:
