@@ -26,6 +26,7 @@ from tests.journeys.providers.programs import (
     provider_gateway,
     respond,
 )
+from tests.support import responses_answers
 from tests.support.scripted_gateway import ScriptedGateway
 from tests.support.tables import each
 from tests.support.token_counts import count
@@ -188,6 +189,17 @@ async def test_the_providers_count_is_exact_and_bounds_the_prompt(
     usage = answered.json()["usage"]
     told = usage["prompt_tokens"], usage["completion_tokens"]
     assert (*told, usage["prompt_tokens_details"]["cached_tokens"]) == provider.caller_usage
+
+
+async def test_a_responses_client_sees_what_was_written_to_the_cache(
+    scripted: ScriptedGateway, provider: Provider
+) -> None:
+    scripted.upstream.play(provider.counting(provider.answer(provider.text("Hello"))))
+    answered = await responses_answers.respond(scripted)
+    usage = answered.json()["usage"]
+    cached, written = usage["input_tokens_details"].values()
+    # Gemini reports no cache writes.
+    assert (cached, written) == (30, usage["input_tokens"] - 130)
 
 
 @each(

@@ -55,14 +55,11 @@ def _error_code(error: Exception) -> str:
 
 
 def _usage(usage: Usage) -> wire.ResponseUsage:
-    cache_writes = (usage.prompt_details or {}).get("cache_write_tokens")
     return wire.ResponseUsage(
         input_tokens=usage.prompt_tokens,
         input_tokens_details=wire.InputTokensDetails(
             cached_tokens=usage.cached_tokens,
-            cache_write_tokens=cache_writes
-            if type(cache_writes) is int and cache_writes >= 0
-            else 0,
+            cache_write_tokens=usage.cache_write_tokens + usage.cache_write_1h_tokens,
         ),
         output_tokens=usage.completion_tokens,
         output_tokens_details=wire.OutputTokensDetails(reasoning_tokens=usage.reasoning_tokens),
