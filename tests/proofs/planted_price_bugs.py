@@ -298,7 +298,7 @@ PRICE_BUGS = {
         also=(
             (
                 "_Cuts.next_cut",
-                "return min(self._fitting_cut(self._fewest, self.best), self.best - 1)",
+                "return min(await self._fitting_cut(self._fewest, self.best), self.best - 1)",
                 "return (self._fewest + self.best) // 2",
             ),
         ),

@@ -14,8 +14,10 @@ from tests.support.upstream import chat
 from tollkeeper.api.chat import handler as chat_handler
 from tollkeeper.api.messages import handler as messages_handler
 from tollkeeper.api.responses import call as responses_call
+from tollkeeper.api.responses import truncation
 from tollkeeper.backends.chat.wire import ChatWire
 from tollkeeper.domain import prompt_size
+from tollkeeper.domain.prompt import Prompt
 from tollkeeper.services.calls import inference
 
 # Few bytes, but so many messages that a loop over them takes a tenth of a second.
@@ -115,6 +117,29 @@ async def test_a_count_of_tokens(
     )
     assert found.status_code == 200, found.text
     assert threads.beside == {"read_counted_prompt": {beside}}
+
+
+async def test_truncation_uses_the_thread_in_which_organizations_take_turns(
+    shared: JudgedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several threads at once would leave the event loop only a small share of the time."""
+    judged = await shared.for_next_test()
+    used: set[str] = set()
+
+    def noted(prompt: Prompt) -> prompt_size.PromptSize:
+        used.add(threading.current_thread().name)
+        return prompt_size.measure_prompt(prompt)
+
+    monkeypatch.setattr(truncation, "measure_prompt", noted)
+    said = [{"role": "user", "content": "7" * 150_000}] * 8
+    found = await judged.scripted.gateway.client.post(
+        "/v1/responses",
+        json={"model": MODEL, "input": said, "truncation": "auto"},
+        headers=judged.scripted.tenant.as_customer,
+    )
+    assert found.status_code == 200, found.text
+    assert 1 < len(judged.model.requests[-1].json["messages"]) < len(said)
+    assert used == {"large-requests_0"}
 
 
 async def test_an_error_comes_from_beside_as_from_anywhere(shared: JudgedGateway) -> None:

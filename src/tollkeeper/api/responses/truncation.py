@@ -1,7 +1,6 @@
 """Implements `truncation: auto`, which drops the oldest turns (messages) of a conversation that is too
 long for the context of its model."""
 
-import asyncio
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -9,6 +8,7 @@ from msgspec.structs import replace
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import Role, Turn
 from tollkeeper.domain.prompt_size import measure_prompt
+from tollkeeper.runtime.large_requests import run_in_thread
 from tollkeeper.services.calls.admission import measure
 from tollkeeper.services.calls.token_counting import tokenizer_deadline
 from tollkeeper.services.use_cases import Services
@@ -28,22 +28,24 @@ async def truncated(services: Services, call: Call) -> Call:
     dropped groups, but only if the backend has a tokenizer and may get the prompt before the call is
     admitted (`TokenCounting.should_count`). The estimate and the previous counts determine which number
     is tried next. The resulting prompt fits by an exact count or by the estimate, unless even the last
-    group is too long. The search reads a long prompt many times, so it runs in a thread.
+    group is too long. The search reads a long prompt many times. It waits for the thread of large
+    requests before each time, so that other organizations take turns with it.
     """
     tokens_max = call.model.context_length - call.output_tokens_max
     if (await measure(call)).guess() <= tokens_max:
         return call
     may_count = await services.token_counting.should_count(call)
-    search = await asyncio.to_thread(_Cuts, call, tokens_max)
+    search = await run_in_thread(call.organization_id.int, _Cuts, call, tokens_max)
+    await search.begin()
     deadline = tokenizer_deadline()
     for _ in range(_COUNTS_MAX if may_count else 0):
-        dropped = await asyncio.to_thread(search.next_cut)
+        dropped = await search.next_cut()
         if dropped is None:
             break
         counted = await services.token_counting.counted_tokens(search.without(dropped), deadline)
         if counted is None:
             break
-        await asyncio.to_thread(search.learn, dropped, counted)
+        await search.learn(dropped, counted)
     return replace(search.without(search.best), tokenizer_asked=may_count)
 
 
@@ -61,33 +63,37 @@ class _Cuts:
         self._most = max(0, len(self._groups) - 1)
         # The latest exact count, and the estimate for the same prompt. 0 before the first count.
         self._counted, self._estimated = 0, 0
-        self.best = self._fitting_cut(0, self._most)
+        self.best = self._most
+
+    async def begin(self) -> None:
+        """Finds the smallest cut that fits by the estimate. Must be called first."""
+        self.best = await self._fitting_cut(0, self._most)
 
     def without(self, dropped: int) -> Call:
         return _without(self._call, self._groups[:dropped])
 
-    def next_cut(self) -> int | None:
+    async def next_cut(self) -> int | None:
         """Returns the next cut to count, or None if no better cut than `best` is possible."""
         if self._fewest >= self.best:
             return None
         if self._estimated == 0:
             # The longest prompt is counted first, because it shows best how far off the estimate is.
             return self._fewest
-        return min(self._fitting_cut(self._fewest, self.best), self.best - 1)
+        return min(await self._fitting_cut(self._fewest, self.best), self.best - 1)
 
-    def learn(self, dropped: int, counted: int) -> None:
+    async def learn(self, dropped: int, counted: int) -> None:
         if counted <= self._tokens_max:
             self.best = dropped
         else:
             self._fewest = dropped + 1
-        self._counted, self._estimated = counted, max(1, self._estimate(dropped))
+        self._counted, self._estimated = counted, max(1, await self._estimate(dropped))
 
-    def _fitting_cut(self, fewest: int, most: int) -> int:
+    async def _fitting_cut(self, fewest: int, most: int) -> int:
         """Returns the smallest cut between `fewest` and `most` that fits by the estimate, or `most` if
         none fits. The latest exact count is used to correct the estimate."""
         while fewest < most:
             middle = (fewest + most) // 2
-            estimate = self._estimate(middle)
+            estimate = await self._estimate(middle)
             if self._estimated:
                 estimate = estimate * self._counted // self._estimated
             if estimate <= self._tokens_max:
@@ -96,7 +102,10 @@ class _Cuts:
                 fewest = middle + 1
         return fewest
 
-    def _estimate(self, dropped: int) -> int:
+    async def _estimate(self, dropped: int) -> int:
+        return await run_in_thread(self._call.organization_id.int, self._measure, dropped)
+
+    def _measure(self, dropped: int) -> int:
         return measure_prompt(self.without(dropped).prompt).guess()
 
 
