@@ -13,7 +13,13 @@ from psycopg.conninfo import make_conninfo
 from tests.support.gateway import Gateway
 from tests.support.machines import Relay
 from tollkeeper.domain.errors import NotFound, Unavailable
-from tollkeeper.storage.database import Connection, Contention, Database, operator_reason
+from tollkeeper.storage.database import (
+    ChangeInDoubt,
+    Connection,
+    Contention,
+    Database,
+    operator_reason,
+)
 from tollkeeper.storage.planning import PREFER_INDEX_LOOKUPS
 from tollkeeper.storage.reachability import DatabaseUnreachable
 from tollkeeper.storage.watched_connection import allow_long_statements
@@ -158,6 +164,15 @@ async def test_a_server_that_falls_silent_is_unavailable(
             except Unavailable:
                 continue
             break
+
+
+async def test_a_commit_without_an_answer_is_in_doubt(silenced: tuple[Relay, Database]) -> None:
+    relay, database = silenced
+    async with asyncio.timeout(20):
+        with pytest.raises(ChangeInDoubt, match="Check whether it was made"):
+            async with database.transaction() as connection:
+                await connection.execute("CREATE TEMPORARY TABLE changed ()")
+                relay.cut(True)
 
 
 @pytest.mark.slow

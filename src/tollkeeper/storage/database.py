@@ -28,7 +28,14 @@ from tollkeeper.storage.round_trips import Connection, PlansDropped, RoundTrips
 from tollkeeper.storage.sessions import session_settings
 from tollkeeper.storage.watched_connection import WatchedConnection
 
-__all__ = ["Connection", "Contention", "Database", "RoundTrips", "operator_reason"]
+__all__ = [
+    "ChangeInDoubt",
+    "Connection",
+    "Contention",
+    "Database",
+    "RoundTrips",
+    "operator_reason",
+]
 
 T = TypeVar("T", bound=RoundTrips)
 
@@ -74,6 +81,18 @@ class Contention(Unavailable):
 
     def __init__(self) -> None:
         super().__init__("The database is busy; try again.", retry_after_s=RETRY_AFTER_S)
+
+
+class ChangeInDoubt(Unavailable):
+    """Raised if the answer to the commit of a transaction was lost. The changes may or may not be
+    made."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The database has not confirmed the change. Check whether it was made before you "
+            "repeat it.",
+            retry_after_s=RETRY_AFTER_S,
+        )
 
 
 class Database:
@@ -185,7 +204,7 @@ class Database:
     async def snapshot(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:
         """Runs a read-only transaction whose statements all see the same state of the database. See
         `reading` for `organization`."""
-        async with self.transaction(organization) as connection:
+        async with self.reading(organization) as connection, connection.transaction():
             await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             yield connection
 
@@ -194,13 +213,23 @@ class Database:
         self, organization: Hashable | None = None, *, within: Connection | None = None
     ) -> AsyncIterator[Connection]:
         """Runs a transaction, which is committed when the block ends, and rolled back if the block
-        raises. If `within` is set, the block belongs to the open transaction of that connection.
-        See `reading` for `organization`."""
+        raises. Raises `ChangeInDoubt` if the answer to the commit is lost. If `within` is set, the
+        block belongs to the open transaction of that connection. See `reading` for
+        `organization`."""
         if within is not None:
             yield within
             return
-        async with self.reading(organization) as connection, connection.transaction():
-            yield connection
+        is_committing = False
+        async with self.reading(organization) as connection:
+            try:
+                async with connection.transaction():
+                    yield connection
+                    is_committing = True
+            except psycopg.OperationalError as exc:
+                if is_committing and connection.closed:
+                    self._discard_dead_connections()
+                    raise ChangeInDoubt from exc
+                raise
 
     def round_trips(self) -> AbstractAsyncContextManager[RoundTrips]:
         """Runs a transaction in one or two network round trips. The transaction is rolled back if
