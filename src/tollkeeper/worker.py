@@ -21,6 +21,9 @@ if __name__ == "__main__":
     # Prevents structlog from importing rich for coloured tracebacks, which no worker writes. The
     # import would take a tenth of the start time and several megabytes of memory.
     sys.modules["rich"] = None  # type: ignore[assignment]
+    from tollkeeper.hosting.metrics_files import reserve_space
+
+    reserve_space()
 
 import structlog
 import uvloop

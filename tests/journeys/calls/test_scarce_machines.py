@@ -214,6 +214,35 @@ async def test_a_disk_that_is_full(place: Path, data_dir: Path) -> None:
             server.stop("immediate")
 
 
+async def test_a_temporary_folder_that_is_full(
+    place: Path, tmp_path: Path, data_dir: Path, conninfo: str, compiled: dict[str, str]
+) -> None:
+    """B6: Calls are answered, although the workers can store no further metrics, and so are the calls of
+    a worker that is started meanwhile."""
+    with _small_disk(place / "temporary", 8) as folder:
+        environment = {**compiled, "TMPDIR": str(folder)}
+        async with (
+            Upstream(chat()) as upstream,
+            installed_program(tmp_path, data_dir, conninfo, upstream, environment) as installed,
+            installed.serving() as (running, scripted),
+        ):
+            await asyncio.to_thread(_fill, folder / "filler")
+            (worker,) = running.workers()
+            for _ in range(10):
+                assert (await scripted.chat()).status_code == 200
+                # The metrics are written every half second.
+                await asyncio.sleep(0.2)
+            assert running.workers() == [worker]
+            worker.kill()
+            async with asyncio.timeout(_PATIENCE_S), scripted.another_client() as newcomer:
+                while not await _is_answered(newcomer):  # noqa: ASYNC110 - no event exists
+                    await asyncio.sleep(0.1)
+            await asyncio.sleep(1)
+            assert (await scripted.chat()).status_code == 200
+            metrics = await asyncio.to_thread(httpx2.get, f"{running.operator}/metrics")
+            assert metrics.status_code == 200
+
+
 def _fill(filler: Path) -> None:
     with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         for size in (1 << 20, 1 << 12):

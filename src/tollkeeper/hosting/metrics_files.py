@@ -1,0 +1,53 @@
+"""Keeps a full disk from killing a worker.
+
+The Prometheus library writes a worker's metrics to memory-mapped files, and creates and enlarges these
+files without reserving disk space. If the disk is full, a write to such a file ends the process with
+SIGBUS, together with all its calls.
+"""
+
+import errno
+import io
+import os
+import sys
+from pathlib import Path
+
+from prometheus_client import mmap_dict
+
+from tollkeeper.runtime.late_log import LateLogger
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_log = LateLogger("tollkeeper.worker")
+
+
+def reserve_space() -> None:
+    """Makes the library reserve the disk space of metrics files. Must be called before the first metric is
+    created. Does nothing if the operating system is not Linux."""
+    if sys.platform == "linux":
+        vars(mmap_dict)["open"] = ReservedFile
+
+
+class ReservedFile(io.FileIO):
+    """Reserves space whenever the library sets the size of the file. If there is no space, continues in
+    memory: then the operator listener does not show the later changes of these metrics."""
+
+    def truncate(self, size: int | None = None) -> int:
+        assert size is not None, "the library names the size"
+        try:
+            os.posix_fallocate(self.fileno(), 0, size)
+        except OSError as exc:
+            if exc.errno not in _NO_SPACE:
+                return super().truncate(size)
+            _log.error("there is no space for metrics", file=str(self.name), reason=exc.strerror)
+            self._continue_in_memory(size)
+        return size
+
+    def _continue_in_memory(self, size: int) -> None:
+        content = os.pread(self.fileno(), size, 0)
+        memory = os.memfd_create("metrics")
+        os.pwrite(memory, content, 0)
+        os.ftruncate(memory, size)
+        os.dup2(memory, self.fileno(), inheritable=False)
+        os.close(memory)
+        if not content:
+            # The operator listener cannot read an empty file.
+            Path(str(self.name)).unlink(missing_ok=True)
