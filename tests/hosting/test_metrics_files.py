@@ -13,7 +13,9 @@ def test_the_space_is_reserved(tmp_path: Path) -> None:
     with ReservedFile(tmp_path / "counter_1.db", "a+b") as file:
         assert file.truncate(1 << 16) == 1 << 16
         status = os.fstat(file.fileno())
-    assert (status.st_size, status.st_blocks * 512) == (1 << 16, 1 << 16)
+    assert status.st_size == 1 << 16
+    # Some file systems reserve more than was asked for.
+    assert status.st_blocks * 512 >= 1 << 16
 
 
 @pytest.mark.parametrize("size", [0, 4096])
