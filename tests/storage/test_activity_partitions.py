@@ -12,7 +12,8 @@ from tests.support.books import Books
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.errors import NotFound, Unavailable
 from tollkeeper.services.calls.activity import Activity
-from tollkeeper.storage import activity_partitions
+from tollkeeper.storage import activity_partitions, rollups
+from tollkeeper.storage.database import Connection
 
 
 def _activity(books: Books, today: date, *, retention_days: int = 30) -> Activity:
@@ -112,3 +113,24 @@ async def test_who_reads_an_old_day_does_not_keep_a_new_one_from_being_made(
         assert today in days
     await _activity(books, today).keep_partitions()
     assert old not in await _days(books)
+
+
+async def test_records_are_written_while_old_roll_ups_are_deleted(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A day of roll-ups can have millions of rows."""
+    first = date(2045, 1, 1)
+    await _activity(books, first).keep_partitions()
+    later = _activity(books, first + timedelta(days=40))
+    delete_before, records = rollups.delete_before, [_on(books, first + timedelta(days=40))]
+
+    async def slow(connection: Connection, unix_s: int) -> None:
+        [[minutes]] = await (await connection.execute("SHOW statement_timeout")).fetchall()
+        assert minutes.endswith("min"), "the deletion would be cancelled"
+        async with asyncio.timeout(5):
+            await written(later, *records)
+        await delete_before(connection, unix_s)
+
+    monkeypatch.setattr(rollups, "delete_before", slow)
+    await later.keep_partitions()
+    assert first not in await _days(books)

@@ -23,6 +23,7 @@ from tollkeeper.services.ledger.months import dropped_message, find_dropped
 from tollkeeper.storage import activity, activity_partitions, rollups
 from tollkeeper.storage.activity_partitions import DAILY_TABLES
 from tollkeeper.storage.database import Connection, Database
+from tollkeeper.storage.watched_connection import allow_long_statements
 
 QUEUED_MAX = 50_000
 LIST_LIMIT_MAX = 1000
@@ -153,6 +154,7 @@ class Activity:
         """Creates the partitions of the coming days, drops expired partitions and roll-ups, and
         sums old latencies by day. Does nothing while another process runs the same work."""
         today = datetime.fromtimestamp(self._clock(), UTC).date()
+        oldest = today - timedelta(days=self._retention_days)
         async with self._database.transaction() as connection:
             if await activity_partitions.try_partitions_lock(connection):
                 await _create_days(connection, today)
@@ -160,7 +162,14 @@ class Activity:
         # partition, but must not delay the creation of new partitions.
         async with self._database.transaction() as connection:
             if await activity_partitions.try_partitions_lock(connection):
-                await _drop_days(connection, today - timedelta(days=self._retention_days))
+                await _drop_days(connection, oldest)
+        # Another transaction, because a day of roll-ups can have millions of rows, and no record can
+        # be written until the transaction that drops a partition ends.
+        async with self._database.transaction() as connection:
+            if await activity_partitions.try_partitions_lock(connection):
+                await allow_long_statements(connection, minutes=5)
+                midnight = datetime(oldest.year, oldest.month, oldest.day, tzinfo=UTC)
+                await rollups.delete_before(connection, int(midnight.timestamp()))
                 await rollups.sum_latencies_by_day(connection, self._clock() - LATENCY_HOURS_KEPT_S)
 
     async def _write(self, batch: list[ActivityRecord]) -> None:
@@ -192,5 +201,3 @@ async def _drop_days(connection: Connection, oldest: date) -> None:
                 await activity_partitions.drop_day(connection, day, table)
                 _log.info("an old partition is dropped", table=table.name, day=str(day))
         await activity_partitions.delete_from_default(connection, oldest, table)
-    midnight = datetime(oldest.year, oldest.month, oldest.day, tzinfo=UTC)
-    await rollups.delete_before(connection, int(midnight.timestamp()))
