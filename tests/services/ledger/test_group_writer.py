@@ -12,6 +12,7 @@ from tollkeeper.services.ledger.group_writer import (
     BATCH_MAX,
     QUEUED_OF_OWNER_MAX,
     GroupQueue,
+    QueuesByOwner,
     writing,
 )
 
@@ -191,3 +192,32 @@ async def test_one_owner_does_not_fill_the_queue() -> None:
     withdrawn, kept = writer.submit(2), writer.submit(4)
     assert writer.withdraw(withdrawn)
     assert await kept == 4
+
+
+async def test_an_owner_that_waits_delays_no_other_owner() -> None:
+    blocked = asyncio.Event()
+    written: list[list[tuple[str, int]]] = []
+
+    async def write(batch: Sequence[tuple[str, int]]) -> Sequence[int]:
+        if batch[0][0] == "slow":
+            await blocked.wait()
+        written.append(list(batch))
+        return [number for _, number in batch]
+
+    queues = QueuesByOwner(write, name="test", owner=lambda item: item[0])
+    slow = [queues.submit(("slow", number)) for number in range(2)]
+    quick = [queues.submit(("quick", number)) for number in range(2)]
+    assert await asyncio.gather(*quick) == [0, 1]
+    assert await queues.submit(("quick", 2)) == 2
+    assert (len(queues.all), queues.queued) == (1, 0)
+    late = queues.submit(("slow", 2))
+    assert queues.queued == 1
+    blocked.set()
+    assert await asyncio.gather(*slow, late) == [0, 1, 2]
+    assert queues.all == []
+    assert written == [
+        [("quick", 0), ("quick", 1)],
+        [("quick", 2)],
+        [("slow", 0), ("slow", 1)],
+        [("slow", 2)],
+    ]

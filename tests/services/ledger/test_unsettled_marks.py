@@ -118,6 +118,22 @@ async def resolving(database: Database, resolution: Resolution) -> AsyncIterator
         yield connection
 
 
+async def test_a_locked_account_delays_no_other_organization(process: Process) -> None:
+    """An operator's command can lock an account for a minute, for example `cap reset`."""
+    tenants = [await make_tenant(process.database, credit=100) for _ in range(2)]
+    free, locked = sorted(tenants, key=lambda tenant: tenant.organization_id)
+    holds = [await held(process, tenant, 10) for tenant in (free, locked)]
+    async with process.database.transaction() as connection:
+        await resolutions.lock_account(connection, locked.organization_id)
+        marked, waiting = [process.ledger.mark_unsettled(hold, "nobody knows") for hold in holds]
+        async with asyncio.timeout(5):
+            assert await marked
+            assert await balance_of(process, free) == Balance(90, 0, 10, 0, 0)
+        assert not waiting.done()
+    assert await waiting
+    assert await balance_of(process, locked) == Balance(90, 0, 10, 0, 0)
+
+
 async def test_a_reason_that_postgresql_cannot_store_is_no_obstacle(process: Process) -> None:
     """A reason may quote the backend, for example the type of an image. Without the mark, the hold would
     stay open until the process ends."""

@@ -226,6 +226,49 @@ def writing(
     return write_waiting
 
 
+class QueuesByOwner(Generic[T, R]):
+    """Queues items in a separate queue for each owner, so that an owner whose items cannot be
+    written now does not delay the items of others. `write` is the same as in `writing`. No item is
+    rejected."""
+
+    def __init__(
+        self,
+        write: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
+        *,
+        name: str,
+        owner: Callable[[T], Hashable],
+    ) -> None:
+        self._work = writing(write)
+        self._name = name
+        self._owner = owner
+        # The queues that are not empty.
+        self._queues: dict[Hashable, GroupQueue[T, R]] = {}
+
+    @property
+    def all(self) -> list[GroupQueue[T, R]]:
+        return list(self._queues.values())
+
+    @property
+    def queued(self) -> int:
+        return sum(queue.queued for queue in self.all)
+
+    def submit(self, item: T) -> asyncio.Future[R]:
+        """Queues the item and returns the future of its result."""
+        owner = self._owner(item)
+        queue = self._queues.get(owner)
+        if queue is None:
+            work = partial(self._work_for, owner)
+            queue = self._queues[owner] = GroupQueue(work, name=self._name, queued_max=None)
+        return queue.submit(item)
+
+    async def _work_for(self, owner: Hashable, queue: GroupQueue[T, R]) -> None:
+        try:
+            await self._work(queue)
+        finally:
+            # No item can be lost here: there is no `await` since the queue was found empty.
+            del self._queues[owner]
+
+
 def _set_result(waiting: asyncio.Future[R], result: R) -> None:
     if not waiting.done():
         waiting.set_result(result)

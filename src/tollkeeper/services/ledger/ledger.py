@@ -20,7 +20,7 @@ from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.domain.ledger import Ending, Hold, Mark, Resolution, ResolutionKind
 from tollkeeper.runtime.timeouts import Alarm, timeout_at
 from tollkeeper.services.batches import Backoff
-from tollkeeper.services.ledger.group_writer import GroupQueue, Handout, writing
+from tollkeeper.services.ledger.group_writer import GroupQueue, Handout, QueuesByOwner, writing
 from tollkeeper.services.ledger.holds import Holds
 from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.services.request_ids import new_request_id
@@ -33,6 +33,9 @@ _WRITE_AGAIN = Backoff(first_s=0.05, max_s=2.0)
 # The maximum time that a caller waits for admission: slightly longer than the database's timeouts.
 _HOLD_WAIT_S = 20.0
 _DRAIN_S = 30.0
+# The number of transactions that may wait for the locks of accounts at the same time. Each uses a
+# connection.
+_LOCKING_AT_ONCE = 2
 # If a hold was written within this time, `try_hold` assumes that holds can be written now.
 _RECENT_WRITE_S = 2.0
 _RELEASED_BY = "the caller no longer waited for the hold"
@@ -78,12 +81,14 @@ class Ledger:
             in_order=True,
             handout=self.handout,
         )
-        self._marks: GroupQueue[_FinishedCall[Mark], bool] = GroupQueue(
-            writing(partial(self._write_finished, store.mark_all)), name="marks", queued_max=None
+        # Marks and holds in doubt lock the accounts of their organizations.
+        self._marks: QueuesByOwner[_FinishedCall[Mark], bool] = QueuesByOwner(
+            partial(self._write_finished, self._mark_all), name="marks", owner=_organization
         )
-        self._in_doubt: GroupQueue[Hold, None] = GroupQueue(
-            writing(self._release_in_doubt), name="holds in doubt", queued_max=None
+        self._in_doubt: QueuesByOwner[Hold, None] = QueuesByOwner(
+            self._release_in_doubt, name="holds in doubt", owner=attrgetter("organization_id.int")
         )
+        self._locking_slots = asyncio.Semaphore(_LOCKING_AT_ONCE)
         # The ids of open holds.
         self._open: set[int] = set()
 
@@ -181,7 +186,7 @@ class Ledger:
 
     @property
     def _writers(self) -> list[GroupQueue[Any, Any]]:
-        return [*self._holds.queues, self._resolutions, self._marks, self._in_doubt]
+        return [*self._holds.queues, self._resolutions, *self._marks.all, *self._in_doubt.all]
 
     def _note_open(self, holds: Iterable[Hold]) -> None:
         self._open.update(map(_hold_id, holds))
@@ -213,9 +218,17 @@ class Ledger:
         self._resolutions.submit(_FinishedCall(release, hold))
 
     async def _release_in_doubt(self, holds: Sequence[Hold]) -> Sequence[None]:
-        await _until_written(lambda: self._store.release_in_doubt(holds), len(holds))
+        async def release() -> None:
+            async with self._locking_slots:
+                await self._store.release_in_doubt(holds)
+
+        await _until_written(release, len(holds))
         self._open.difference_update(map(_hold_id, holds))
         return [None] * len(holds)
+
+    async def _mark_all(self, marks: Sequence[Mark]) -> Sequence[Ending]:
+        async with self._locking_slots:
+            return await self._store.mark_all(marks)
 
     # Resolutions and marks are retried without a time limit, because the money is already spent.
 
