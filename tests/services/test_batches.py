@@ -2,11 +2,11 @@
 up."""
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 
 from tests.support.tables import each
 from tollkeeper.domain.errors import Unavailable
-from tollkeeper.services.batches import Backoff, Batches, Limit
+from tollkeeper.services.batches import Backoff, Batches, Limit, equal_share
 
 # So long that a test that waits for it by mistake exceeds its own time limit and fails.
 _FOR_EVER_S = 3600.0
@@ -26,6 +26,7 @@ class Recorder:
         queue: Limit = _UNLIMITED,
         collect_s: float = 0.0,
         weigh: Callable[[int], int] | None = None,
+        owner: Callable[[int], Hashable] = lambda _item: None,
         refused: Collection[int] = (),
     ) -> None:
         self.attempts: list[list[int]] = []
@@ -43,6 +44,7 @@ class Recorder:
             queue=queue,
             collect_s=collect_s,
             weigh=weigh,
+            owner=owner,
             give_up=self.give_up,
             backoff=_AT_ONCE,
         )
@@ -143,6 +145,23 @@ async def test_the_oldest_are_given_up_when_too_many_wait(limit: Limit, kept: li
     assert await recorder.batches.drain()
     assert recorder.attempts == [kept]
     assert recorder.given_up == list(range(10 - len(kept)))
+
+
+@each("limit", [Limit(4), Limit(100, weight=50)], ids=str)
+async def test_no_owner_displaces_the_items_of_others(limit: Limit) -> None:
+    few = {1, 3}
+    recorder = Recorder(queue=limit, weigh=lambda item: item, owner=lambda item: item in few)
+    recorder.batches.add(*range(20))
+    assert recorder.given_up == [0, 2, *range(4, 18)]
+    await recorder.batches.drain()
+    assert recorder.written == [1, 3, 18, 19]
+
+
+def test_equal_share() -> None:
+    assert equal_share([10], 3) == 3
+    assert equal_share([1, 10], 5) == 4
+    assert equal_share([2, 2, 9, 9], 10) == 3
+    assert equal_share([5, 5], 1) == 0
 
 
 async def test_a_batch_that_goes_back_counts_for_the_limit_again() -> None:

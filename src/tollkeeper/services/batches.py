@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import random
 import sys
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -82,7 +82,8 @@ class Batches(Generic[T]):
       not full. If `collect_s` is 0, the task does not wait, and items that arrive while a batch is
       written form the next batch.
     - `weigh` returns the weight of an item, for the weight limits.
-    - `batch` and `queue` are limits. If the queue exceeds its limit, its oldest items are given up.
+    - `batch` and `queue` are limits. If the queue exceeds its limit, the oldest items of the owners
+      with the most items (or weight) are given up. `owner` returns the owner of an item.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Batches(Generic[T]):
         give_up: Callable[[Sequence[T]], None],
         queue: Limit = _UNLIMITED,
         weigh: Callable[[T], int] | None = None,
+        owner: Callable[[T], Hashable] = lambda _item: None,
         collect_s: float = 0.0,
         backoff: Backoff = _BACKOFF,
     ) -> None:
@@ -103,6 +105,7 @@ class Batches(Generic[T]):
         self._give_up = give_up
         self._items_max, self._weight_max = queue.items, queue.weight
         self._weigh = weigh
+        self._owner = owner
         self._collect_s = collect_s
         self._backoff = backoff
         self._queue: deque[T] = deque()
@@ -238,10 +241,42 @@ class Batches(Generic[T]):
         self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        """Gives up the oldest items until the queue is within its limit. The newest items are kept,
-        because readers look for recent items more often."""
-        while len(self._queue) > self._items_max or self._weight > self._weight_max:
-            oldest = self._queue.popleft()
-            if self._weigh is not None:
-                self._weight -= self._weigh(oldest)
-            self._give_up([oldest])
+        """Gives up items until the queue is within its limit. The newest items are kept, because
+        readers look for recent items more often."""
+        if len(self._queue) > self._items_max:
+            self._drop(self._items_max, lambda _item: 1)
+        if self._weigh is not None and self._weight > self._weight_max:
+            self._drop(self._weight_max, self._weigh)
+
+    def _drop(self, limit: int, size: Callable[[T], int]) -> None:
+        """Gives up items until the sum of the sizes is within the limit. Every owner keeps the same
+        share of the limit or has less, so no owner displaces the items of others."""
+        surplus: Counter[Hashable] = Counter()
+        for item in self._queue:
+            surplus[self._owner(item)] += size(item)
+        share = equal_share(surplus.values(), limit)
+        surplus.subtract(dict.fromkeys(surplus, share))
+        kept: deque[T] = deque()
+        dropped: list[T] = []
+        for item in self._queue:
+            owner = self._owner(item)
+            if surplus[owner] > 0:
+                surplus[owner] -= size(item)
+                dropped.append(item)
+            else:
+                kept.append(item)
+        self._queue = kept
+        if self._weigh is not None:
+            self._weight -= sum(map(self._weigh, dropped))
+        self._give_up(dropped)
+
+
+def equal_share(sizes: Iterable[int], limit: int) -> int:
+    """Returns the highest share such that the sum of all sizes is within the limit, if no size is
+    greater than the share. The sum of the given sizes must exceed the limit."""
+    ascending = sorted(sizes)
+    for owners, size in zip(range(len(ascending), 0, -1), ascending, strict=True):
+        if size * owners > limit:
+            return limit // owners
+        limit -= size
+    raise AssertionError("the sizes are within the limit")

@@ -221,6 +221,21 @@ async def test_when_the_database_is_away_the_newest_are_kept(
     assert _dropped() - before == 7
 
 
+async def test_verdicts_of_one_tenant_cost_no_record_of_another(
+    books: Books, books_gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call has up to 2,000 verdicts, so a hundred calls of one tenant fill the queue."""
+    monkeypatch.setattr(service, "_QUEUED_VERDICTS_MAX", 10)
+    other = await open_books(books_gateway, await books_gateway.make_tenant())
+    activity = Activity(books.services.database, unix_now, retention_days=30)
+    quiet = record_of(other, verdicts=(VERDICT,))
+    activity.record(quiet)
+    activity.record(*(record_of(books, verdicts=(VERDICT,) * 3) for _ in range(10)))
+    assert (activity.queued, activity.dropped) == (4, 7)
+    await activity.drain()
+    assert (await _show(other, quiet.request_id)).status == 200
+
+
 async def test_what_cannot_be_written_is_given_up_alone(books: Books) -> None:
     activity = Activity(books.services.database, unix_now, retention_days=30)
     before = _dropped()

@@ -49,6 +49,8 @@ _REPEATED_REFUSALS = (
 )
 
 _status = attrgetter("status")
+# An integer, which hashes faster than a UUID.
+_organization = attrgetter("organization_id.int")
 _log = structlog.get_logger("tollkeeper.activity")
 
 
@@ -76,6 +78,7 @@ class Activity:
             batch=Limit(_BATCH_MAX, _BATCH_VERDICTS_MAX),
             queue=Limit(queued_max, _QUEUED_VERDICTS_MAX),
             weigh=_number_of_verdicts,
+            owner=_organization,
             give_up=self._count_dropped,
             backoff=Backoff(_RETRY_PAUSE_S, _RETRY_PAUSE_S_MAX),
         )
