@@ -156,13 +156,19 @@ class _FanOutCall:
     async def _run_parts(self) -> None:
         """Runs one part after another, until all parts have begun or any part has failed."""
         while self._failure is None and len(self.parts) < self._call.choices:
-            part = _Part(self, len(self.parts))
+            task = asyncio.current_task()
+            assert task is not None
+            part = _Part(self, len(self.parts), task)
             self.parts.append(part)
             call = _part_call(self._call, part.number)
             try:
                 await self._backend.answer(call, part, deadline=self._deadline)
             except TollkeeperError as error:
                 part.sent = error.charged
+                # The whole call fails, so parts that wait for a connection are not sent any more.
+                for other in self.parts:
+                    if not other.sent and other is not part:
+                        other.task.cancel()
                 raise
             self._parts_ended += 1
             self._changed.set()
@@ -212,10 +218,11 @@ class _FanOutCall:
 class _Part(EventCollector):
     """Receives the answer to one part."""
 
-    def __init__(self, call: _FanOutCall, number: int) -> None:
+    def __init__(self, call: _FanOutCall, number: int, task: asyncio.Task[None]) -> None:
         super().__init__()
         self._call = call
         self.number = number
+        self.task = task
         self._sent = False
 
     @property
