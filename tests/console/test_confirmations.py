@@ -1,15 +1,28 @@
 """Tests that the operator must confirm each change that moves money or is final, with amount and effect."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
+from uuid import uuid4
 
 import httpx2
 import pytest
 from playwright.async_api import expect
 
-from tests.support.console_site import TOKEN, ConsoleSite, Watched, confirm, form_token
+from tests.support.console_site import (
+    TOKEN,
+    ConsoleSite,
+    Watched,
+    confirm,
+    form_fields,
+    form_token,
+    make_session,
+    serving_console,
+)
 from tests.support.http_client import http_client
 from tests.support.upstream import chat, reset_before_headers
+from tollkeeper.domain.money import PICOUSD_PER_USD
+from tollkeeper.domain.people import Person, Role
 
 
 @pytest.fixture
@@ -159,3 +172,20 @@ async def test_a_cost_far_above_the_hold_is_confirmed(site: ConsoleSite, watched
     await expect(page.get_by_text("$1 was charged.")).to_be_visible()
     settled = await site.services.activity.activity_show(lost.request_id)
     assert settled.cost_picousd == 10**12
+
+
+async def test_a_form_grants_credit_once_at_several_consoles(site: ConsoleSite) -> None:
+    tenant, billing = site.judged.scripted.tenant, site.services.billing
+    before = (await billing.credit_show(tenant.organization_id)).granted_picousd
+    person = Person("ida", "Ida", Role.OPERATOR)
+    async with (
+        serving_console(site.settings, site.services) as second,
+        http_client(site.address, cookies=await make_session(site, person)) as one,
+        http_client(second, cookies=dict(one.cookies)) as other,
+    ):
+        sent = await form_fields(one, uuid4().hex) | {"amount": "5", "confirmed": "1"}
+        path = f"/organizations/{tenant.organization_id}/grant-credit"
+        answers = await asyncio.gather(*(client.post(path, data=sent) for client in (one, other)))
+    assert sorted(answer.status_code for answer in answers) == [303, 409]
+    granted = (await billing.credit_show(tenant.organization_id)).granted_picousd - before
+    assert granted == 5 * PICOUSD_PER_USD

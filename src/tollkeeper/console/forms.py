@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from uuid import UUID
+from uuid import NAMESPACE_OID, UUID, uuid5
 
 from starlette.datastructures import FormData, QueryParams, UploadFile
 from starlette.requests import Request
@@ -25,6 +25,11 @@ RANGES_S = {"1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800, "30d": 2_592
 @dataclass(frozen=True, slots=True)
 class Form:
     data: FormData
+
+    @property
+    def id(self) -> UUID:
+        """Returns the same id each time the form is sent, even if another console receives it."""
+        return uuid5(NAMESPACE_OID, self.text("once"))
 
     @property
     def filled(self) -> Mapping[str, str]:

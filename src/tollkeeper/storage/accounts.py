@@ -184,16 +184,20 @@ async def insert_grant(
     kind: GrantKind,
     note: str,
     payment_id: str | None,
-) -> None:
+) -> bool:
+    """Adds the grant to the account. Returns False, and changes nothing, if a grant has this id."""
     # The date of a grant is never in a closed month, even if the clock was set back.
-    await connection.execute(
+    cursor = await connection.execute(
         """
         INSERT INTO grants (organization_id, id, amount, kind, note, payment_id, granted_at)
         VALUES (%s, %s, %s, %s, %s, %s,
             greatest(clock_timestamp(), to_timestamp(ledger_open_day() * 86400.0)))
+        ON CONFLICT (organization_id, id) DO NOTHING
         """,
         (organization_id, grant_id, amount_picousd, kind, note, payment_id),
     )
+    if not cursor.rowcount:
+        return False
     await connection.execute(
         """
         UPDATE accounts SET granted = granted + %(amount)s, available = available + %(amount)s,
@@ -206,6 +210,7 @@ async def insert_grant(
             "organization": organization_id,
         },
     )
+    return True
 
 
 async def find_grants(

@@ -116,7 +116,11 @@ _ACTIONS: dict[str, Action[OrganizationId]] = {
     "grant-credit": Action(
         _credit_notice,
         lambda services, identity, form: services.billing.credit_grant(
-            identity, form.picousd("amount"), form.text("note", default=""), _grant_kind(form)
+            identity,
+            form.picousd("amount"),
+            form.text("note", default=""),
+            _grant_kind(form),
+            grant_id=form.id,
         ),
         _ask_about_credit,
     ),

@@ -93,11 +93,12 @@ class Billing:
         note: str = "",
         kind: GrantKind | None = None,
         *,
+        grant_id: UUID | None = None,
         within: Connection | None = None,
     ) -> Grant:
         """Adds credit. A negative amount withdraws credit, at most the available credit. Without
-        `kind`, the change is booked as the kind `grant` or `withdrawal`. `within` is as in
-        `Database.transaction`."""
+        `kind`, the change is booked as the kind `grant` or `withdrawal`. A second grant with the
+        same `grant_id` raises StateConflict. `within` is as in `Database.transaction`."""
         if amount_picousd == 0:
             raise InvalidRequest("A grant of 0 USD changes nothing.", param="amount")
         if len(note) > _NOTE_LENGTH_MAX or "\x00" in note:
@@ -113,7 +114,13 @@ class Billing:
             state = await self._lock(connection, organization_id)
             _check_available(state, amount_picousd)
             return await book_grant(
-                connection, organization_id, state, amount_picousd, kind or kinds[0], note
+                connection,
+                organization_id,
+                state,
+                amount_picousd,
+                kind or kinds[0],
+                note,
+                grant_id=grant_id,
             )
 
     async def credit_list(
@@ -301,14 +308,16 @@ async def book_grant(
     kind: GrantKind,
     note: str,
     payment_id: str | None = None,
+    grant_id: UUID | None = None,
 ) -> Grant:
     """Writes a grant and its audit entry. The caller has locked the account; `state` is the
     account's state."""
     _check_total(state, amount_picousd)
-    grant_id = uuid4()
-    await accounts.insert_grant(
+    grant_id = grant_id or uuid4()
+    if not await accounts.insert_grant(
         connection, organization_id, grant_id, amount_picousd, kind, note, payment_id
-    )
+    ):
+        raise StateConflict("The credit was changed before; nothing was changed a second time.")
     balance = await accounts.find_balance(connection, organization_id)
     assert balance is not None
     await record_change(
