@@ -43,7 +43,7 @@ class Form:
         default, raises InvalidRequest."""
         value = self.data.get(name)
         if isinstance(value, str) and value.strip():
-            return storable(value.strip(), name)
+            return value.strip()
         if default is None:
             raise InvalidRequest(f"{_title(name)} is missing.", param=name)
         return default

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from tollkeeper.console.changes import Action, Notice, Question, act, answer_form, done
 from tollkeeper.console.context import console_of
-from tollkeeper.console.forms import Form, Refused, organization_id
+from tollkeeper.console.forms import Form, Refused, organization_id, storable
 from tollkeeper.console.rendering import exact_usd, render
 from tollkeeper.domain.access import ADMIN_PERMISSIONS, KeyId, OrganizationId
 from tollkeeper.domain.caps import CapPeriod
@@ -161,13 +161,13 @@ _ACTIONS: dict[str, Action[OrganizationId]] = {
     "grant-check": Action(
         "check-granted",
         lambda services, identity, form: services.organizations.organization_grant_check(
-            identity, form.text("check")
+            identity, storable(form.text("check"), "check")
         ),
     ),
     "revoke-check": Action(
         "check-revoked",
         lambda services, identity, form: services.organizations.organization_revoke_check(
-            identity, form.text("check")
+            identity, storable(form.text("check"), "check")
         ),
     ),
 }
