@@ -1,6 +1,8 @@
 """Tests the worker processes of the supervisor: they load before they are needed, and none is left behind."""
 
 import asyncio
+import fcntl
+import os
 import socket
 import time
 
@@ -36,6 +38,17 @@ def test_it_is_gone_too_where_the_start_fails() -> None:
         worker = _only_worker()
         raise ZeroDivisionError
     assert not worker.is_running()
+
+
+def test_the_folder_of_the_metrics_is_locked_while_it_is_used() -> None:
+    """systemd-tmpfiles takes this lock before it deletes a folder."""
+    with worker_starter() as workers:
+        descriptor = os.open(workers.metrics_folder, os.O_RDONLY)
+        try:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(descriptor)
 
 
 async def test_a_worker_that_cannot_start_ends_and_says_so_by_its_end() -> None:

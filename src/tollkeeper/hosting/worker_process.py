@@ -12,6 +12,7 @@ serves. If the channel closes, the process at its other end has ended.
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import socket
@@ -165,7 +166,10 @@ class WorkerStarter:
 
 @contextmanager
 def worker_starter() -> Iterator[WorkerStarter]:
-    with tempfile.TemporaryDirectory(prefix="tollkeeper-metrics-") as metrics_folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="tollkeeper-metrics-") as metrics_folder,
+        _locked_folder(metrics_folder),
+    ):
         # The limit of open files is raised before the first process is created, because child processes
         # inherit the limit.
         raise_limit()
@@ -174,6 +178,18 @@ def worker_starter() -> Iterator[WorkerStarter]:
             yield starter
         finally:
             starter.close()
+
+
+@contextmanager
+def _locked_folder(folder: str) -> Iterator[None]:
+    """Locks a folder, so that systemd-tmpfiles does not delete it after days without changes. Without its
+    folder, no worker could start."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def received_listener(channel: socket.socket) -> socket.socket | None:
