@@ -5,6 +5,7 @@ import fcntl
 import os
 import socket
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -49,6 +50,15 @@ def test_the_folder_of_the_metrics_is_locked_while_it_is_used() -> None:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         finally:
             os.close(descriptor)
+
+
+def test_a_worker_that_never_served_leaves_no_metrics() -> None:
+    with worker_starter() as workers:
+        folder = Path(workers.metrics_folder)
+        for name in ("counter_12.db", "gauge_max_12.db", "counter_112.db"):
+            (folder / name).touch()
+        workers.delete_metrics(12)
+        assert [path.name for path in folder.glob("*12.db")] == ["counter_112.db"]
 
 
 async def test_a_worker_that_cannot_start_ends_and_says_so_by_its_end() -> None:

@@ -266,15 +266,19 @@ class Supervisor:
             # The supervisor was stopped during the start of this worker, so `_stop_workers` has not
             # terminated it.
             worker.terminate()
-        if await worker.becomes_ready(_START_TIMEOUT_S):
+        became_ready = await worker.becomes_ready(_START_TIMEOUT_S)
+        if became_ready:
             self._ready_workers.add(number)
             if len(self._ready_workers) == self._settings.server.workers and not self._was_ready:
                 self._was_ready = True
                 on_ready()
         code = await worker.wait()
         self._ready_workers.discard(number)
-        # Deletes the worker's gauges (open requests, running calls). The worker's counters stay.
-        mark_process_dead(worker.pid, self._worker_starter.metrics_folder)  # type: ignore[no-untyped-call]
+        if became_ready:
+            # Deletes the worker's gauges (open requests, running calls). The worker's counters stay.
+            mark_process_dead(worker.pid, self._worker_starter.metrics_folder)  # type: ignore[no-untyped-call]
+        else:
+            self._worker_starter.delete_metrics(worker.pid)
         if self._stopping.is_set():
             return
         self._outdated_reason = await asyncio.to_thread(find_outdated, self._conninfo)

@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tollkeeper.hosting.descriptors import raise_limit
@@ -158,6 +159,12 @@ class WorkerStarter:
     def take(self) -> WorkerProcess:
         worker, self._loading = self._loading, None
         return worker or WorkerProcess(self.metrics_folder)
+
+    def delete_metrics(self, pid: int) -> None:
+        """Deletes the metrics of a worker that never served. Otherwise a worker that fails at its start again
+        and again would fill the disk."""
+        for path in Path(self.metrics_folder).glob(f"*_{pid}.db"):
+            path.unlink(missing_ok=True)
 
     def close(self) -> None:
         if self._loading is not None:
