@@ -5,6 +5,7 @@ import asyncio
 import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from tests.support.upstream import Peer, Verb
 from tollkeeper.backends.chat.wire import ChatWire
 from tollkeeper.backends.port import AnswerReceiver, BackendHealth
 from tollkeeper.bootstrap.backends import _judge_model
+from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import Call, Delta
 from tollkeeper.services.policies.judge import Judge, JudgeConfig, Question
@@ -202,6 +204,22 @@ async def test_remembered_verdicts_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     await judge.ask_all("text", questions[:10])
     assert backend.asked == 30
     assert len(judge._cached) == 10
+
+
+async def test_an_organization_displaces_mainly_its_own_verdicts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise all windows of another organization's conversation would be judged again."""
+    monkeypatch.setattr("tollkeeper.services.policies.judge._CACHED_MAX", 16)
+    backend = _CountingBackend()
+    judge = _judge(backend)
+    flooding, other = OrganizationId(uuid4()), OrganizationId(uuid4())
+    await judge.ask_all("conversation", _questions(2), organization_id=other)
+    await judge.ask_all("flood", _questions(100), organization_id=flooding)
+    assert backend.asked == 102
+    await judge.ask_all("conversation", _questions(2), organization_id=other)
+    assert backend.asked == 102
+    assert len(judge._cached) == 16
 
 
 async def test_slots_go_to_callers_first_and_one_is_theirs() -> None:

@@ -36,6 +36,7 @@ from tollkeeper.domain.judging import (
 from tollkeeper.domain.metering import read_usage
 from tollkeeper.domain.prompt import CachingWish, Logprobs, Prompt, Sampling
 from tollkeeper.domain.usage import NO_REPORT, Usage, merged
+from tollkeeper.runtime.fair_queue import share
 from tollkeeper.runtime.timeouts import timeout_at
 from tollkeeper.services.policies.judge_slots import JudgeLoad, JudgeSlots
 
@@ -132,6 +133,42 @@ class Opinion:
         return None if self.score is None else score_basis_points(self.score)
 
 
+class _ScoreCache:
+    """Caches the last scores. If the cache is full, an organization with more than seven eighths of
+    the scores displaces its own scores, so that it cannot displace all scores of the others."""
+
+    def __init__(self) -> None:
+        # The scores by organization, and by the keys of question and window. The least recently used
+        # organization and score come first.
+        self._scores: OrderedDict[OrganizationId, OrderedDict[tuple[str, bytes], float]]
+        self._scores = OrderedDict()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def get(self, organization_id: OrganizationId, key: tuple[str, bytes]) -> float | None:
+        scores = self._scores.get(organization_id)
+        if scores is None or key not in scores:
+            return None
+        self._scores.move_to_end(organization_id)
+        scores.move_to_end(key)
+        return scores[key]
+
+    def put(self, organization_id: OrganizationId, key: tuple[str, bytes], score: float) -> None:
+        scores = self._scores.setdefault(organization_id, OrderedDict())
+        self._scores.move_to_end(organization_id)
+        self._count += key not in scores
+        scores[key] = score
+        if self._count > _CACHED_MAX:
+            is_over = len(scores) > share(_CACHED_MAX)
+            owner = organization_id if is_over else next(iter(self._scores))
+            self._scores[owner].popitem(last=False)
+            self._count -= 1
+            if not self._scores[owner]:
+                del self._scores[owner]
+
+
 class Judge:
     """Asks questions about texts. Caches the score of each question about each window."""
 
@@ -142,7 +179,7 @@ class Judge:
         self.config = config
         self.meter: JudgeMeter = lambda *_: None
         self._slots = JudgeSlots(config.concurrency)
-        self._cached: OrderedDict[tuple[str, bytes], float] = OrderedDict()
+        self._cached = _ScoreCache()
 
     @property
     def load(self) -> JudgeLoad:
@@ -185,15 +222,12 @@ class Judge:
         """Returns the score of one question about one window. Raises TollkeeperError if the judge
         is down or late, or if its answer cannot be read."""
         key = (question.key, window.digest)
-        cached = self._cached.get(key)
+        cached = self._cached.get(asker.organization_id, key)
         if cached is not None:
-            self._cached.move_to_end(key)
             return cached
         async with window.after_first_question():
             score = await self._ask_or_split(window, question, asker)
-        self._cached[key] = score
-        if len(self._cached) > _CACHED_MAX:
-            self._cached.popitem(last=False)
+        self._cached.put(asker.organization_id, key, score)
         return score
 
     async def _ask_or_split(self, window: "Window", question: Question, asker: "Asker") -> float:
