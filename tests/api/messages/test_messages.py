@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.support.gateway import Gateway, Tenant, assert_error
@@ -39,6 +40,8 @@ from tests.support.upstream import (
     stream,
 )
 from tollkeeper.api.http import sse
+from tollkeeper.api.messages import blocks
+from tollkeeper.api.messages.blocks import read_arguments
 
 BOTH = pytest.mark.parametrize("stream_", [False, True], ids=["whole", "streamed"])
 _OPEN = "example/open"
@@ -224,6 +227,27 @@ async def test_arguments_that_are_nested_too_deeply(
     else:
         assert found.json()["content"][0]["input"] == {"INVALID_JSON": deep}
     assert (await serving.entry_of(found)).cost == COST
+
+
+async def test_arguments_of_many_calls_are_read_once(
+    serving: ScriptedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The schema of a tool decides whether its arguments are an object. If the arguments of all calls were
+    read again at each call, an answer with thousands of calls would block the process."""
+    read: list[str] = []
+
+    def noted(arguments: str) -> msgspec.Raw | None:
+        read.append(arguments)
+        return read_arguments(arguments)
+
+    monkeypatch.setattr(blocks, "read_arguments", noted)
+    called = calls(*((f"c{at}", "look", f"[{at}]") for at in range(50)))
+    serving.upstream.play(both(called, finish="tool_calls"))
+    message = await answered(serving, tools=[TOOL])
+    assert [block["input"] for block in message["content"]] == [
+        {"INVALID_JSON": f"[{at}]"} for at in range(50)
+    ]
+    assert read == [f"[{at}]" for at in range(50)]
 
 
 async def test_silence_is_filled_with_pings(serving: ScriptedGateway) -> None:

@@ -60,6 +60,8 @@ class Blocks:
         # The block with text or reasoning that the next piece may extend.
         self._open: _Block | None = None
         self._calls: dict[int, _Block] = {}
+        # The tool call that got the latest arguments, if no other block has begun since.
+        self._last_call: _Block | None = None
         self._refused = False
         self.stop_reason = END_TURN
         self.stop_sequence: str | None = None
@@ -162,6 +164,7 @@ class Blocks:
                 raise BackendFailed("The backend added arguments to a complete tool call.")
             return
         call.pieces.append(piece.arguments)
+        self._last_call = call
         delta = {"type": "input_json_delta", "partial_json": piece.arguments}
         yield _delta_event(call.index, delta)
 
@@ -172,21 +175,25 @@ class Blocks:
         self._count += 1
         return block
 
-    def _close_finished(self, *, at_end: bool = False) -> Iterator[FreeObject]:
-        """Ends the open block with text or reasoning, and all blocks with tool calls whose arguments
-        are complete. At the end of the answer (`at_end`), ends all tool calls."""
+    def _close_finished(self) -> Iterator[FreeObject]:
+        """Called before another block begins. Ends the open block with text or reasoning, and the tool
+        call that got the latest arguments, if these are complete."""
         block, self._open = self._open, None
         if block is not None and block.kind == THINKING:
             yield from self._close_reasoning(block, ())
         elif block is not None:
             yield _stop_event(block.index)
-        for call in self._calls.values():
-            if call.is_open and (at_end or read_arguments(call.joined) is not None):
-                call.is_open = False
-                yield _stop_event(call.index)
+        call, self._last_call = self._last_call, None
+        if call is not None and read_arguments(call.joined) is not None:
+            call.is_open = False
+            yield _stop_event(call.index)
 
     def _finish(self, delta: Delta, finish: str) -> Iterator[FreeObject]:
-        yield from self._close_finished(at_end=True)
+        yield from self._close_finished()
+        for call in self._calls.values():
+            if call.is_open:
+                call.is_open = False
+                yield _stop_event(call.index)
         reason = delta.stop_reason or _STOP_REASONS.get(finish, END_TURN)
         if reason == END_TURN and self._refused:
             reason = REFUSAL
