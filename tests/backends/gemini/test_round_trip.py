@@ -95,3 +95,12 @@ def test_a_signature_of_an_edited_text_is_left_out() -> None:
     edited = Turn(Role.ASSISTANT, (turn.parts[0], Text("Wet.")))
     body = _sent(conversation([_read_whole(_ANSWERS[0]), edited, _read_whole(_ANSWERS[2])]))
     assert body["contents"][3]["parts"] == [_ANSWERS[1][0], text_part("Wet.")]
+
+
+def test_many_signatures_are_sent_in_linear_time() -> None:
+    """Tests that the time is linear. If it were quadratic, this test would not end in time."""
+    sealed = _read_whole([text_part("a", "c2ln")]).parts[0]
+    texts = (Text("a"),) * 50_000
+    turn = Turn(Role.ASSISTANT, (*(sealed,) * 50_000, *texts))
+    body = _sent((Turn(Role.USER, (Text("Well?"),)), turn, Turn(Role.USER, (Text("Sure?"),))))
+    assert body["contents"][1]["parts"][:2] == [text_part("a", "c2ln"), text_part("a")]

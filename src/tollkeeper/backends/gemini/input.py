@@ -1,6 +1,8 @@
 """Encodes the turns (messages) of a prompt as the system instruction and the contents of a Gemini
 request."""
 
+from collections import deque
+
 from tollkeeper.backends.conversation import Conversation
 from tollkeeper.backends.gemini.media import media_part
 from tollkeeper.backends.gemini.thinking import UNSIGNED, Seal, seals_of
@@ -61,7 +63,8 @@ class Input(Conversation):
             for seal in seals
             if seal.thought is not None
         ]
-        text_seals = [seal for seal in seals if seal.call is None and seal.thought is None]
+        of_texts = (seal for seal in seals if seal.call is None and seal.thought is None)
+        text_seals = deque(sorted(of_texts, key=lambda seal: seal.text_end))
         text_start = 0
         has_call = False
         for part in turn.parts:
@@ -127,16 +130,18 @@ class Input(Conversation):
         return {"id": result.call_id, "name": name} if self._sends_ids else {"name": name}
 
 
-def _signed_texts(text: str, start: int, seals: list[Seal]) -> list[FreeObject]:
+def _signed_texts(text: str, start: int, seals: deque[Seal]) -> list[FreeObject]:
     """Splits a text of an earlier answer at the beginning and end of each signed section, and adds the
-    signatures. `start` is the position of this text in the whole text of the answer. Omits signatures
-    whose section is not inside this text."""
+    signatures. `start` is the position of this text in the whole text of the answer. `seals` are
+    ordered by the ends of their sections. Removes the seals up to the end of this text from `seals`.
+    Omits signatures whose section is not inside this text."""
     parts: list[FreeObject] = []
     position = 0
-    for seal in sorted(seals, key=lambda seal: seal.text_end):
+    while seals and seals[0].text_end <= start + len(text):
+        seal = seals.popleft()
         end, begin = seal.text_end - start, seal.text_end - seal.text_length - start
         # A section that ends at the beginning of this text belongs to the preceding text.
-        if not position <= begin <= end <= len(text) or (end == 0 and start > 0):
+        if not position <= begin <= end or (end == 0 and start > 0):
             continue
         if begin > position:
             parts.append({"text": text[position:begin]})
