@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -169,7 +169,7 @@ def decode_query(query_string: bytes, kind: type[T]) -> T:
         )
     except ValueError:
         raise InvalidRequest("The query string is not valid.") from None
-    arrays = _array_fields(kind)
+    arrays = _array_fields(cast("type", kind))
     values: dict[str, Any] = {}
     for name, value in pairs:
         name = name.removesuffix("[]") if name.removesuffix("[]") in arrays else name  # noqa: PLW2901

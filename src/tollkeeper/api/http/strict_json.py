@@ -14,7 +14,7 @@ import re
 from collections.abc import Hashable, Iterator
 from functools import cache
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -57,8 +57,8 @@ async def decode_body(
         if body:
             raise InvalidRequest("This operation takes no body.")
         return None
-    # The number of elements may be too high, because brackets and commas in strings are counted too.
-    # They are not counted in a long body, because that would take long.
+    # The number of elements may be too high, because brackets and commas in strings are counted too. A
+    # long body is searched in the thread only, because the search would block the event loop.
     if len(body) > _SMALL_BYTES or (
         (elements := sum(map(body.count, _ELEMENT_STARTS))) > _FEW_ELEMENTS
     ):
@@ -179,7 +179,7 @@ def convert(values: dict[str, Any], kind: type[T]) -> T:
     msgspec's lax mode would accept `1.0` as an integer and `null` as None. This function therefore
     converts integers itself and then uses msgspec's strict mode.
     """
-    integers = _integer_fields(kind)
+    integers = _integer_fields(cast("type", kind))
     for name, value in values.items():
         if name in integers and _INTEGER.fullmatch(value) is not None:
             values[name] = int(value)
