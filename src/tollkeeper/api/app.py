@@ -70,10 +70,7 @@ class App:
         self._decoders = {
             endpoint.operation: msgspec.json.Decoder(endpoint.body) for endpoint in endpoints
         }
-        self._request_memory = RequestMemory(
-            bytes_max=conventions.requests_bytes_max,
-            key_bytes_max=conventions.requests_bytes_max // 2,
-        )
+        self._request_memory = RequestMemory(conventions.requests_bytes_max)
         self._keep_alive = KeepAlive()
         self._customer_key_header = conventions.customer_key_header.encode()
 
@@ -116,7 +113,7 @@ class App:
         try:
             if not request.is_accepted:
                 self._accept(request, await self._authenticate(context))
-            share = request.share = RequestShare(context.key_memory)
+            share = request.share = RequestShare(context.memory)
             raw_body = exchange.body
             # `read_body` also rejects a complete body that is too large.
             if raw_body is None or len(raw_body) > conventions.body_bytes_max:
@@ -222,7 +219,7 @@ class App:
         if context.caller is not caller:
             _check_caller(context.endpoint, caller)
             incoming.check_headers(context, self._conventions)
-            context.key_memory = self._request_memory.key_memory(caller)
+            context.memory = self._request_memory.organization_memory(caller.organization_id)
             context.caller = caller
         if isinstance(caller, AdminCaller):
             request.admin_caller = caller

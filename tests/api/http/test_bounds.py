@@ -45,7 +45,6 @@ _MANY = 10**9
 _ELEMENTS_MAX = 1000
 _BODY_MAX = 2 << 20
 _BODIES_MAX = 7 << 20
-_KEY_MAX = _BODIES_MAX // 2
 _PATH = "/v1/chat/completions"
 
 
@@ -211,8 +210,8 @@ async def test_long_body_is_searched_in_the_thread_only() -> None:
     endpoint = SimpleNamespace(stored=False)
     context = SimpleNamespace(decoder=msgspec.json.Decoder(), endpoint=endpoint)
     request: Any = SimpleNamespace(raw_body=_Watched(b'"' + b"a" * 200_000 + b'"'), context=context)
-    memory = RequestMemory(bytes_max=_BODIES_MAX, key_bytes_max=_KEY_MAX)
-    share = RequestShare(memory.key_memory(_caller()))
+    memory = RequestMemory(_BODIES_MAX)
+    share = _share(memory, _caller())
     assert await decode_body(request, share, _ELEMENTS_MAX, None) == "a" * 200_000
     assert request.is_large
 
@@ -221,13 +220,13 @@ async def test_long_body_is_searched_in_the_thread_only() -> None:
 
 
 def test_shares_are_taken_and_given_back() -> None:
-    bodies = RequestMemory(bytes_max=100, key_bytes_max=40)
+    bodies = RequestMemory(80)
     mine = _caller()
-    first, second = RequestShare(bodies.key_memory(mine)), RequestShare(bodies.key_memory(mine))
+    first, second = _share(bodies, mine), _share(bodies, mine)
     first.grow_to(30)
     first.grow_to(20)
     second.grow_to(10)
-    with pytest.raises(RateLimited, match="this key"):
+    with pytest.raises(RateLimited, match="this organization"):
         second.grow_to(11)
     assert bodies.bytes == 40
     for share in (first, second):
@@ -238,15 +237,15 @@ def test_shares_are_taken_and_given_back() -> None:
 
 
 def test_keys_of_one_organization_share_its_room() -> None:
-    bodies = RequestMemory(bytes_max=160, key_bytes_max=60)
+    bodies = RequestMemory(160)
     one = _caller()
-    other = RequestShare(bodies.key_memory(replace(one, key_id=KeyId(uuid4()))))
-    first = RequestShare(bodies.key_memory(one))
+    other = _share(bodies, replace(one, key_id=KeyId(uuid4())))
+    first = _share(bodies, one)
     first.grow_to(60)
     with pytest.raises(RateLimited, match="this organization"):
         other.grow_to(21)
     other.grow_to(20)
-    RequestShare(bodies.key_memory(_caller())).grow_to(40)
+    _share(bodies, _caller()).grow_to(40)
 
 
 _ROOM = 100_000
@@ -258,13 +257,13 @@ _ROOM = 100_000
 )
 def test_no_number_of_organizations_takes_all_of_the_room(sizes: list[int], piece: int) -> None:
     """Tests organizations that send bodies of one size, which grow in steps, until they are rejected."""
-    bodies = RequestMemory(bytes_max=_ROOM, key_bytes_max=_ROOM)
+    bodies = RequestMemory(_ROOM)
     sending = {_caller().organization_id: size for size in sizes}
     shares = []
     while sending:
         for organization, size in tuple(sending.items()):
             caller = replace(_caller(), organization_id=organization)
-            share = RequestShare(bodies.key_memory(caller))
+            share = _share(bodies, caller)
             shares.append(share)
             try:
                 for grown in (*range(0, size, piece), size):
@@ -272,14 +271,14 @@ def test_no_number_of_organizations_takes_all_of_the_room(sizes: list[int], piec
             except (PayloadTooLarge, RateLimited, Unavailable):
                 del sending[organization]
     assert _ROOM - bodies.bytes >= _ROOM / 8 * 0.5 ** len(sizes)
-    RequestShare(bodies.key_memory(_caller())).grow_to((_ROOM - bodies.bytes) // 2)
+    _share(bodies, _caller()).grow_to((_ROOM - bodies.bytes) // 2)
 
 
 def test_one_request_may_have_more_than_it_leaves_free() -> None:
-    bodies = RequestMemory(bytes_max=80, key_bytes_max=10)
+    bodies = RequestMemory(80)
     share, second = (
-        RequestShare(bodies.key_memory(_caller())),
-        RequestShare(bodies.key_memory(_caller())),
+        _share(bodies, _caller()),
+        _share(bodies, _caller()),
     )
     share.grow_to(30)
     share.grow_to(70)
@@ -297,8 +296,12 @@ def test_every_body_fits_by_default() -> None:
     needed = memory_of(body, 100_000) + (LARGE_CALL_REQUESTS_MAX - 1) * len(body)
     # The factor of docs/configuration.md. The gateway of this file has less memory.
     room = 16 * body_max
-    bodies = RequestMemory(bytes_max=room, key_bytes_max=room // 2)
-    RequestShare(bodies.key_memory(_caller())).grow_to(needed)
+    bodies = RequestMemory(room)
+    _share(bodies, _caller()).grow_to(needed)
+
+
+def _share(bodies: RequestMemory, caller: ProjectCaller) -> RequestShare:
+    return RequestShare(bodies.organization_memory(caller.organization_id))
 
 
 def _caller() -> ProjectCaller:

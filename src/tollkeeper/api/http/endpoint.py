@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from tollkeeper.api.http.envelope import ErrorStyle, error_entry
-from tollkeeper.api.http.request_memory import KeyMemory
+from tollkeeper.api.http.request_memory import OrganizationMemory
 from tollkeeper.api.http.sse import EventStream
 from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, Permission, ProjectCaller
 from tollkeeper.domain.money import usd_from_picousd
@@ -49,7 +49,7 @@ class HeaderContext:
     # The caller (the object that describes an authenticated key) for which the headers were last
     # checked. The check also sets the fields below.
     caller: Caller | None = None
-    key_memory: KeyMemory = field(init=False)
+    memory: OrganizationMemory = field(init=False)
     session: str | None = None
     # The undecoded `traceparent` header if the request has exactly one, otherwise None.
     traceparent: bytes | None = None

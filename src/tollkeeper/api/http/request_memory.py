@@ -1,4 +1,4 @@
-"""Limits the memory of requests in progress: per process, per organization and per key.
+"""Limits the memory of requests in progress: per process and per organization.
 
 A request in progress needs memory for its body, for the decoded texts, and for one more copy of the
 texts. At first, this copy is the text for the judge (the model that answers policy questions). Later
@@ -6,12 +6,11 @@ it is the request to the backend, until that request is sent.
 """
 
 from uuid import UUID
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 import msgspec
 
 from tollkeeper.api.http.envelope import PayloadTooLarge
-from tollkeeper.domain.access import Caller
 from tollkeeper.domain.errors import RateLimited, Unavailable
 
 _RETRY_AFTER_S = 1
@@ -30,54 +29,45 @@ _SURROGATES = (b"\\ud", b"\\uD")
 _SLICE_BYTES = 32 << 10
 
 
-class KeyMemory:
-    """Counts the memory of a key's requests in progress."""
+class OrganizationMemory:
+    """Counts the memory of an organization's requests in progress."""
 
-    __slots__ = ("__weakref__", "bytes", "organization", "process")
+    __slots__ = ("__weakref__", "bytes", "process")
 
-    def __init__(self, process: "RequestMemory", organization: "WeakSet[KeyMemory]") -> None:
+    def __init__(self, process: "RequestMemory") -> None:
         self.process = process
-        # All keys of the organization that are in use.
-        self.organization = organization
         self.bytes = 0
-        organization.add(self)
 
 
 class RequestMemory:
     """Counts the memory of all requests in progress in this process.
 
     All requests of an organization together may use at most as much memory as all requests of the
-    process leave free. All requests of a key together may use at most `key_bytes_max`. If an
-    organization or key has only one request in progress, the request may exceed these limits, but it
-    must leave an eighth of the memory (`reserve`) free. So all organizations together never use all of
-    the memory.
+    process leave free. If an organization has only one request in progress, the request may exceed
+    this limit, but it must leave an eighth of the memory (`reserve`) free. So all organizations
+    together never use all of the memory.
     """
 
-    def __init__(self, *, bytes_max: int, key_bytes_max: int) -> None:
+    def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.reserve = bytes_max // _RESERVE_DIVISOR
-        self.key_bytes_max = key_bytes_max
-        # Up to this sum of all requests, no key and no organization exceeds its limit.
-        self.unchecked_bytes_max = min(bytes_max // 2, key_bytes_max)
+        # Up to this sum of all requests, no organization exceeds its limit.
+        self.unchecked_bytes_max = bytes_max // 2
         self.bytes = 0
         # An entry disappears when no connection and no request refers to it any more.
-        self._organizations: WeakValueDictionary[UUID, WeakSet[KeyMemory]] = WeakValueDictionary()
-        self._keys: WeakValueDictionary[UUID, KeyMemory] = WeakValueDictionary()
+        self._organizations: WeakValueDictionary[UUID, OrganizationMemory] = WeakValueDictionary()
 
-    def key_memory(self, caller: Caller) -> KeyMemory:
-        memory = self._keys.get(caller.key_id)
+    def organization_memory(self, organization_id: UUID) -> OrganizationMemory:
+        memory = self._organizations.get(organization_id)
         if memory is None:
-            organization = self._organizations.get(caller.organization_id)
-            if organization is None:
-                organization = self._organizations[caller.organization_id] = WeakSet()
-            memory = self._keys[caller.key_id] = KeyMemory(self, organization)
+            memory = self._organizations[organization_id] = OrganizationMemory(self)
         return memory
 
 
 class RequestShare(msgspec.Struct):
     """Reserves memory for one request. `release` frees the memory when the request has ended."""
 
-    _key_memory: KeyMemory
+    _organization: OrganizationMemory
     size: int = 0
 
     def grow_to(self, size: int) -> None:
@@ -85,28 +75,28 @@ class RequestShare(msgspec.Struct):
         PayloadTooLarge, RateLimited or Unavailable, and reserves nothing more."""
         added = size - self.size
         if added > 0:
-            key = self._key_memory
-            process = key.process
+            organization = self._organization
+            process = organization.process
             process_bytes = process.bytes + added
             if process_bytes > process.unchecked_bytes_max:
                 self._require_room(size, added)
             process.bytes = process_bytes
-            key.bytes += added
+            organization.bytes += added
             self.size = size
 
     def _require_room(self, size: int, added: int) -> None:
-        key = self._key_memory
-        process = key.process
+        process = self._organization.process
         if size > process.bytes_max - process.reserve:
             raise PayloadTooLarge("The request needs more memory than one request may use.")
-        key_bytes = key.bytes + added
-        if key_bytes > process.key_bytes_max and key_bytes > size:
-            raise _memory_exceeded("key")
         free = process.bytes_max - process.bytes - added
-        organization_bytes = sum([each.bytes for each in key.organization]) + added
+        organization_bytes = self._organization.bytes + added
         if organization_bytes > free:
             if organization_bytes > size:
-                raise _memory_exceeded("organization")
+                raise RateLimited(
+                    "The requests in progress of this organization would need more memory than the "
+                    "organization may use.",
+                    retry_after_s=_RETRY_AFTER_S,
+                )
             if free < process.reserve:
                 raise Unavailable(
                     "The requests in progress would need more memory than this process may use.",
@@ -114,18 +104,11 @@ class RequestShare(msgspec.Struct):
                 )
 
     def release(self) -> None:
-        key = self._key_memory
-        key.bytes -= self.size
-        key.process.bytes -= self.size
+        organization = self._organization
+        organization.bytes -= self.size
+        organization.process.bytes -= self.size
         self.size = 0
-        assert key.bytes >= 0, "released more than was reserved"
-
-
-def _memory_exceeded(owner: str) -> RateLimited:
-    return RateLimited(
-        f"The requests in progress of this {owner} would need more memory than the {owner} may use.",
-        retry_after_s=_RETRY_AFTER_S,
-    )
+        assert organization.bytes >= 0, "released more than was reserved"
 
 
 def memory_of(body: bytes, elements: int) -> int:
