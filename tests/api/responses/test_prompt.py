@@ -213,3 +213,28 @@ def test_where_a_backend_has_no_place_the_callers_own_place_is_named() -> None:
     with pytest.raises(OptionUnsupported) as refused:
         encode_responses_request(msgspec.structs.replace(call, prompt=prompt), stream=False)
     assert refused.value.param == "input[1].name"
+
+
+_MANY = 10_000
+_CALLS = [{**CALL, "call_id": f"c{number}"} for number in range(_MANY)]
+_NAMESPACES = [
+    {"type": "namespace", "name": f"n{number}", "tools": [FUNCTION]} for number in range(_MANY)
+]
+
+
+@pytest.mark.timeout(30)
+def test_many_messages_behind_many_calls_take_time_in_proportion() -> None:
+    """Tests that the time is linear. A search through all calls for each message takes minutes."""
+    messages = [{"role": "assistant", "content": "a"}] * _MANY
+    (turn,) = prompt_of(input=[*_CALLS, *messages]).turns
+    assert len(turn.parts) == 2 * _MANY
+
+
+@pytest.mark.timeout(30)
+def test_many_allowed_namespaces_take_time_in_proportion() -> None:
+    """Tests that the time is linear, also if the choice names each namespace many times."""
+    named = [{"type": "namespace", "name": tool["name"]} for tool in _NAMESPACES]
+    large = {**_NAMESPACES[0], "tools": [{**FUNCTION, "name": f"f{at}"} for at in range(_MANY)]}
+    for tools, choice in ((_NAMESPACES, named), ([large], named[:1] * _MANY)):
+        allowed = {"type": "allowed_tools", "mode": "auto", "tools": choice}
+        assert len(prompt_of(tools=tools, tool_choice=allowed).tools) == _MANY

@@ -81,6 +81,8 @@ class Conversation:
         # Reasoning that is added to the turn together with the next message or function call.
         self._pending_reasoning: list[Reasoning] = []
         self._answer_place = ""
+        # Whether the current assistant turn has a message, and whether it has a function call.
+        self._answer_has_text = self._answer_has_calls = False
         self._call_ids: set[str] = set()
 
     def instruct(self, instructions: str) -> None:
@@ -120,17 +122,17 @@ class Conversation:
     def _add_answer_text(self, message: wire.InputMessage, place: str) -> None:
         """Adds an assistant's message to the current assistant turn, which may contain function calls.
         If the turn has a message but no function call yet, begins another turn."""
-        has_text = any(isinstance(part, Text | Refusal) for part in self._answer)
-        has_calls = any(isinstance(part, ToolCall) for part in self._answer)
-        if has_text and not has_calls:
+        if self._answer_has_text and not self._answer_has_calls:
             self._end_answer()
         parts = _answer_text(message.content)
         # A message without text still becomes a part of the turn.
         self._extend_answer(parts or (Text(""),), place)
+        self._answer_has_text = True
 
     def _add_call(self, call: wire.EchoedFunctionCall, place: str) -> None:
         name = call.name if call.namespace is None else flat_name(call.namespace, call.name)
         self._extend_answer((ToolCall(call.call_id, name, call.arguments, place),), place)
+        self._answer_has_calls = True
         self._call_ids.add(call.call_id)
 
     def _add_output(self, output: wire.FunctionCallOutput, place: str) -> None:
@@ -171,6 +173,7 @@ class Conversation:
             self._turns.append(Turn(Role.ASSISTANT, parts, place=self._answer_place))
         self._answer = []
         self._answer_place = ""
+        self._answer_has_text = self._answer_has_calls = False
 
     def _add_turn(self, turn: Turn) -> None:
         """Adds a turn that is not from the assistant. Drops pending reasoning, because no message or

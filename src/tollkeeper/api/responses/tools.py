@@ -143,6 +143,9 @@ def shown_choice(choice: str | FreeObject | None) -> str | FreeObject:
 
 def _allowed(tools: Tools, allowed: wire.AllowedTools) -> ChosenTools:
     functions: dict[str, FunctionTool] = {}
+    namespaces: dict[str | None, dict[str, FunctionTool]] = {}
+    for flat, qualified in tools.flat_names.items():
+        namespaces.setdefault(qualified.namespace, {})[flat] = tools.functions[flat]
     web_search = None
     for at, named in enumerate(allowed.tools):
         place = f"tool_choice.tools[{at}]"
@@ -150,7 +153,11 @@ def _allowed(tools: Tools, allowed: wire.AllowedTools) -> ChosenTools:
             name = _known_function(tools, named, place)
             functions[name] = tools.functions[name]
         elif named.type == "namespace":
-            functions.update(_functions_in_namespace(tools, named, place))
+            if named.name not in namespaces:
+                raise InvalidRequest("No namespace in tools has this name.", param=f"{place}.name")
+            functions.update(namespaces[named.name])
+            # If the choice names the namespace again, there is nothing to add.
+            namespaces[named.name] = {}
         else:
             _require_search(tools, named, place)
             web_search = tools.web_search
@@ -166,19 +173,6 @@ def _known_function(tools: Tools, named: wire.NamedTool, place: str) -> str:
     if name is None or name not in tools.functions:
         raise InvalidRequest("No function in tools has this name.", param=f"{place}.name")
     return name
-
-
-def _functions_in_namespace(
-    tools: Tools, named: wire.NamedTool, place: str
-) -> dict[str, FunctionTool]:
-    functions = {
-        flat: tools.functions[flat]
-        for flat, qualified in tools.flat_names.items()
-        if qualified.namespace == named.name
-    }
-    if not functions:
-        raise InvalidRequest("No namespace in tools has this name.", param=f"{place}.name")
-    return functions
 
 
 def _require_search(tools: Tools, named: wire.NamedTool, place: str) -> None:
