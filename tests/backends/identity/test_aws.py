@@ -284,6 +284,27 @@ async def test_every_request_is_signed(session: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.usefixtures("keys")
+async def test_a_large_body_is_signed_while_other_calls_go_on() -> None:
+    credential, others = opened(_IDENTITY), 0
+
+    async def serve_others() -> None:
+        nonlocal others
+        while True:
+            others += 1
+            await asyncio.sleep(0)
+
+    serving = asyncio.create_task(serve_others())
+    for size, waits in ((0, True), (1000, False), (32 << 20, True)):
+        # The first request also waits for the keys.
+        request, before = OutgoingRequest("127.0.0.1:80", "/", b"x" * size), others
+        headers = await credential.headers_for(request, deadline=1e12)
+        assert b"Signature=" in headers
+        assert (others > before) is waits, size
+    serving.cancel()
+    await credential.close()
+
+
+@pytest.mark.usefixtures("keys")
 async def test_the_region_is_that_of_the_replica() -> None:
     credential = opened(AwsIdentity("eu-west-1"))
     scopes = []
