@@ -3,6 +3,8 @@ native wire. Tests of a single wire are in the folder of that wire."""
 
 from typing import Any
 
+import pytest
+
 from tests.backends.faults import BOTH, check_failure
 from tests.backends.native_wires import (
     EACH_REFUSAL,
@@ -11,10 +13,11 @@ from tests.backends.native_wires import (
     NativeWire,
     Refusal,
 )
-from tests.support.backend_calls import KEY, Outcome, make, routed
+from tests.support.backend_calls import KEY, Outcome, make, make_prompt, routed
 from tests.support.upstream import Peer, Upstream, Verb, answer, refuse
 from tollkeeper.backends.config import WireProtocol
 from tollkeeper.backends.fan_out import FanOutBackend
+from tollkeeper.backends.unsupported import offered_functions
 from tollkeeper.domain.errors import BackendFailed, DeadlineExceeded
 from tollkeeper.domain.usage import Usage
 
@@ -172,3 +175,14 @@ async def test_a_stream_of_another_kind_cannot_be_read(wire: NativeWire) -> None
 def test_every_native_protocol_is_in_the_table() -> None:
     other = {"chat", "responses", "vertex_messages", "vertex_gemini"}
     assert set(NATIVE_WIRES) == {protocol.value for protocol in WireProtocol} - other
+
+
+@pytest.mark.timeout(30)
+def test_many_allowed_functions_take_time_in_proportion() -> None:
+    """Tests that the time is linear. A search through all allowed names for each tool takes a minute."""
+    tools = [{"type": "function", "function": {"name": f"f{number}"}} for number in range(50_000)]
+    others = [{"type": "function", "function": {"name": f"g{number}"}} for number in range(50_000)]
+    allowed = {"mode": "auto", "tools": [*others, tools[-1]]}
+    choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    (offered,) = offered_functions(make_prompt(tools=tools, tool_choice=choice))
+    assert offered.name == "f49999"

@@ -63,7 +63,8 @@ def offered_functions(prompt: Prompt) -> list[FunctionTool]:
         functions.append(tool)
     choice = None if prompt.tool_choice is None else prompt.tool_choice.choice
     if isinstance(choice, AllowedFunctions):
-        return [tool for tool in functions if tool.name in choice.names]
+        names = set(choice.names)
+        return [tool for tool in functions if tool.name in names]
     return functions
 
 

@@ -65,7 +65,8 @@ def _tool_fields(prompt: Prompt) -> FreeObject:
     functions = [tool for tool in prompt.tools if isinstance(tool, FunctionTool)]
     chosen = None if prompt.tool_choice is None else prompt.tool_choice.choice
     if isinstance(chosen, AllowedFunctions):
-        functions = [tool for tool in functions if tool.name in chosen.names]
+        names = set(chosen.names)
+        functions = [tool for tool in functions if tool.name in names]
     if not functions:
         return {}
     return {
