@@ -30,6 +30,7 @@ from tests.support.http_client import http_client
 from tests.support.paused_answer import PausedAnswer
 from tests.support.scripted_gateway import COST
 from tests.support.tables import each
+from tests.support.upstream import chat
 from tollkeeper.console.gateway_call import gateway_url
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.people import Person, Role
@@ -141,7 +142,7 @@ async def test_the_hold_and_the_first_piece_arrive_while_the_call_is_open(
     operator: httpx2.AsyncClient, site: ConsoleSite
 ) -> None:
     paused = PausedAnswer()
-    site.judged.model.play(paused.verb(pieces=1))
+    site.judged.model.play(paused.verb(pieces=1), chat())
     fields = {
         "project": str(site.judged.scripted.tenant.project_id),
         "model": site.settings.models[0].id,
@@ -162,6 +163,9 @@ async def test_the_hold_and_the_first_piece_arrive_while_the_call_is_open(
         )
         assert usd_from_picousd(balance.held_picousd) == held[1]
         assert not paused.closed.is_set()
+        # Another operator, or another tab, can call the same project meanwhile.
+        second = await form_fields(operator, "second") | fields
+        assert 'id="charged"' in (await operator.post("/playground", data=second)).text
         paused.may_end.set()
         rest = await _text_until(texts, "</html>")
     assert f'id="charged">${usd_from_picousd(COST)}<' in rest

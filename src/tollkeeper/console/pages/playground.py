@@ -120,7 +120,9 @@ async def call(request: Request) -> Response:
         project = await services.projects.project_show(project_id(form.text("project")))
         console.require_stream()
         key, value = await services.project_keys.project_key_create_by_operator(
-            project.id, "console playground", [Permission.INFERENCE_WRITE], _KEY_LIFETIME_S
+            *(project.id, "console playground", [Permission.INFERENCE_WRITE], _KEY_LIFETIME_S),
+            # Several calls of a project may run at the same time.
+            unique_name=False,
         )
         page = render(
             request,

@@ -92,12 +92,13 @@ class ProjectKeys:
         permissions: Iterable[str] | None,
         expires_in_s: int | None,
         *,
+        unique_name: bool = True,
         within: Connection | None = None,
     ) -> tuple[ProjectKey, str]:
-        """Creates a key for a command or for the console, and returns the key and its value. The
-        key's name must differ from the names of the project's other usable keys. Keys that clients
-        create over the API may have equal names, and so may the two keys of a rotation. `within` is
-        as in `Database.transaction`."""
+        """Creates a key for a command or for the console, and returns the key and its value. With
+        `unique_name`, the key's name must differ from the names of the project's other usable keys.
+        Keys that clients create over the API may have equal names, and so may the two keys of a
+        rotation. `within` is as in `Database.transaction`."""
         minted = mint_key(KeyKind.PROJECT)
         key_id, name = KeyId(uuid4()), checked_name(name)
         async with self._database.transaction(within=within) as connection:
@@ -105,7 +106,8 @@ class ProjectKeys:
             if project is None:
                 raise NotFound(f"There is no project {project_id}.")
             await projects.find_and_lock(connection, project.organization_id, project_id)
-            await require_unused_name(connection, names.PROJECT_KEYS, name, key_id, project_id)
+            if unique_name:
+                await require_unused_name(connection, names.PROJECT_KEYS, name, key_id, project_id)
             key = await self._insert(
                 connection,
                 minted,
