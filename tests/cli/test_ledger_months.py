@@ -201,6 +201,7 @@ async def test_a_bill_that_cannot_be_read(billed: Program, tmp_path: Path) -> No
         (),
         ("--columns", "cost"),
         (*_NAMED, "--tolerance", "much"),
+        (*_NAMED, "--tolerance", "0.²"),
         (*_NAMED, "--since", "x"),
     ):
         assert (await _run(billed, *line, *wrong)).code == 2

@@ -89,7 +89,8 @@ def tolerance_of(text: str) -> Tolerance:
     """Reads a tolerance: a percentage (`0.5%`) or an amount in USD (`0.01`)."""
     number = text.removesuffix("%")
     whole, _, fraction = number.partition(".")
-    if not (whole.isascii() and whole.isdigit() and (fraction or "0").isdigit()) or len(text) > 30:
+    is_number = text.isascii() and whole.isdigit() and (fraction or "0").isdigit()
+    if not is_number or len(text) > 30:
         raise InvalidRequest(
             f"{text!r} is neither a percentage (0.5%) nor USD (0.01).", param="tolerance"
         )
