@@ -7,10 +7,12 @@ import pytest
 
 from tests.backends.converse.calls import CLAUDE, GPT, NOVA, behaving, converse_call, sent_for
 from tests.support.tables import each
+from tollkeeper.backends.converse.media import Documents
 from tollkeeper.backends.converse.wire import ConverseWire
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.messages_behavior import PromptCaching, ThinkingStyle
+from tollkeeper.domain.prompt import File
 
 _PNG = "data:image/png;base64,iVBORw0KGgo="
 _MARK = {"type": "ephemeral"}
@@ -219,6 +221,15 @@ def test_documents_of_the_same_name_get_different_ones() -> None:
     body = sent_for(messages=[{"role": "user", "content": [file, file, file]}])
     names = [block["document"]["name"] for block in body["messages"][0]["content"]]
     assert names == ["a-pdf", "a-pdf 2", "a-pdf 3"]
+
+
+def test_many_documents_of_the_same_name_are_named_in_linear_time() -> None:
+    """Tests that the time is linear. If it were quadratic, this test would not end in time."""
+    documents = Documents()
+    file = File(data="data:text/plain;base64,QQ==", filename="a")
+    names = [documents.block(file)["document"]["name"] for _ in range(20_000)]
+    assert names[:3] == ["a", "a 2", "a 3"]
+    assert len(set(names)) == 20_000
 
 
 def test_marks_become_points_after_what_is_cached() -> None:

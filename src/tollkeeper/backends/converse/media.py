@@ -74,6 +74,8 @@ class Documents:
 
     def __init__(self) -> None:
         self._names: set[str] = set()
+        # The number at the end of the last name that was made from each file name.
+        self._numbers: dict[str, int] = {}
 
     def block(self, file: File) -> FreeObject:
         if file.data is None:
@@ -92,11 +94,12 @@ class Documents:
     def _name(self, filename: str | None) -> str:
         plain = _NOT_IN_NAMES.sub("-", (filename or "document")[:_NAME_MAX])
         plain = _SPACES.sub(" ", plain).strip() or "document"
-        name, number = plain, 1
+        name, number = plain, self._numbers.get(plain, 1)
         while name in self._names:
             number += 1
             name = f"{plain} {number}"
         self._names.add(name)
+        self._numbers[plain] = number
         return name
 
 
