@@ -64,6 +64,8 @@ async def operator(site: ConsoleSite, world: CappedBooks) -> AsyncIterator[httpx
     database = world.process.database
     services = replace(
         site.services,
+        # Sessions of other tests are newer than this clock, and would end the session of this test.
+        database=database,
         clock=clock,
         caps=world.caps,
         names=Names(database),
