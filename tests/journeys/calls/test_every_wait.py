@@ -53,7 +53,7 @@ def _cancel(inference: Inference, tab: Tab) -> None:
     tab.alarm._task.cancel()
 
 
-class _EndedCall:
+class _EndedCall(Generator[Any, Any, Tab]):
     """Replaces `Inference.infer`: acts on the call at one of its waits. Acts while the call waits or, with
     `at_end`, when the wait has ended but the call has not continued yet."""
 
@@ -71,23 +71,19 @@ class _EndedCall:
         return await self
 
     def __await__(self) -> Generator[Any, Any, Tab]:
-        result: Any = None
-        error: BaseException | None = None
-        while True:
-            try:
-                waiting = (
-                    self._running.send(result) if error is None else self._running.throw(error)
-                )
-            except StopIteration as ended:
-                tab: Tab = ended.value
-                return tab
-            self.waits += 1
-            if self.waits == self._wait:
-                self._end(waiting)
-            try:
-                result, error = (yield waiting), None
-            except BaseException as exc:  # noqa: BLE001 - passed to the call
-                error = exc
+        return self
+
+    def send(self, value: Any) -> Any:
+        return self._begin_wait(self._running.send(value))
+
+    def throw(self, *error: Any) -> Any:
+        return self._begin_wait(self._running.throw(*error))
+
+    def _begin_wait(self, waiting: asyncio.Future[Any] | None) -> Any:
+        self.waits += 1
+        if self.waits == self._wait:
+            self._end(waiting)
+        return waiting
 
     def _end(self, waiting: asyncio.Future[Any] | None) -> None:
         (tab,) = self._inference._running._running
