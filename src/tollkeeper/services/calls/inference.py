@@ -104,9 +104,9 @@ class Inference:
         answer) has got events. The request handler must not cancel this coroutine. The handler
         reports a disconnect through `source.on_disconnect`, and the call then ends early."""
         tab = self._running.begin(call, plan, sink, source.operation)
-        self._recorder.started(tab)
-        source.on_disconnect(partial(self._running.abandon, tab))
         try:
+            self._recorder.started(tab)
+            source.on_disconnect(partial(self._running.abandon, tab))
             if call.policy_ids:
                 # Raises NotFound if the call names a policy that is not published. `_judge_request`
                 # checks this again; the early check avoids a hold for a call that must fail.
@@ -128,8 +128,9 @@ class Inference:
                 self.standing_refusals.count_refused(call.project_id)
             raise
         finally:
-            self._recorder.ended(tab)
+            # First, so that not even an error of the recorder leaves the call among the running calls.
             self._running.end(tab)
+            self._recorder.ended(tab)
         return tab
 
     async def drain(self, grace_s: float) -> None:

@@ -71,7 +71,7 @@ class RunningCalls:
         return tab
 
     def end(self, tab: Tab) -> None:
-        """Removes a call that has ended and was recorded."""
+        """Removes a call that has ended."""
         calls = tab.owner_calls
         # `end_by` then no longer moves the alarm, so that another call can use it.
         tab.slack_s = None
