@@ -29,11 +29,10 @@ async def insert(trips: RoundTrips, records: Sequence[ActivityRecord]) -> None:
     """Inserts the records and their verdicts, in one transaction whose commit does not wait for the
     disk. Skips existing rows, because a batch is written again if the answer to its commit was
     lost."""
-    statements = [COMMIT_ASYNCHRONOUSLY, _INSERT.bind_texts(_json_document(records))]
-    judged = filter(_verdicts, records)
-    verdicts = [_verdict_row(record, verdict) for record in judged for verdict in record.verdicts]
-    if verdicts:
-        statements.append(_INSERT_VERDICTS.bind_texts(_encode(verdicts)))
+    document = _json_document(records)
+    statements = [COMMIT_ASYNCHRONOUSLY, _INSERT.bind_texts(document)]
+    if any(map(_verdicts, records)):
+        statements.append(_INSERT_VERDICTS.bind_texts(document))
     try:
         await trips.run(*statements)
     except pg.CheckViolation as exc:
@@ -88,14 +87,16 @@ _INSERT_VERDICTS = Statement(
     INSERT INTO policy_verdicts (organization_id, request_id, policy_id, version, direction, mode,
         probability_basis_points, threshold, matched, duration_ms, judged_at, unread,
         first_basis_points, started_at)
-    SELECT v.organization_id, v.request_id, v.policy_id, v.version, v.direction, v.mode,
+    SELECT r.organization_id, r.request_id, v.policy_id, v.version, v.direction, v.mode,
         v.probability_basis_points, v.threshold_basis_points, v.matched, v.duration_ms,
         to_timestamp(v.judged_at_ms / 1000.0), v.unread, v.first_basis_points,
-        to_timestamp(v.started_at_ms / 1000.0)
-    FROM json_to_recordset(%s::json) AS v (organization_id uuid, request_id uuid, policy_id text,
+        to_timestamp(r.started_at_ms / 1000.0)
+    FROM json_to_recordset(%s::json) AS r (organization_id uuid, request_id uuid,
+        started_at_ms bigint, verdicts json)
+    CROSS JOIN LATERAL json_to_recordset(r.verdicts) AS v (policy_id text,
         version integer, direction text, mode text, probability_basis_points integer,
         threshold_basis_points integer, matched boolean, duration_ms bigint, judged_at_ms bigint,
-        unread text[], first_basis_points integer, started_at_ms bigint)
+        unread text[], first_basis_points integer)
     ON CONFLICT DO NOTHING RETURNING *
     )
     """  # noqa: S608
@@ -259,15 +260,6 @@ def _without_unstorable_text(record: ActivityRecord) -> ActivityRecord:
     except UnicodeEncodeError:
         changed["reported_usage"] = None
     return msgspec.structs.replace(record, **changed)
-
-
-def _verdict_row(record: ActivityRecord, verdict: VerdictRecord) -> dict[str, Any]:
-    return {
-        "organization_id": record.organization_id,
-        "request_id": record.request_id,
-        "started_at_ms": record.started_at_ms,
-        **msgspec.to_builtins(verdict),
-    }
 
 
 def entry_of_row(row: tuple[Any, ...]) -> ActivityEntry:
