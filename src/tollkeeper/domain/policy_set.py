@@ -5,7 +5,7 @@ verdict is a policy's result for the request or the answer of a call.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -63,6 +63,13 @@ class ActivePolicy:
         """Returns the number of verdicts of this policy that a call waits for: one if the policy
         can deny requests, and one if it can deny answers."""
         return sum(map(self.enforces, (Direction.REQUEST, Direction.RESPONSE)))
+
+
+def policies_judging(policies: Iterable[ActivePolicy], direction: Direction) -> list[ActivePolicy]:
+    """Returns the policies that judge this direction. Calls no method of a policy, because a call
+    may have a thousand policies."""
+    directions = (direction, Direction.BOTH)
+    return [policy for policy in policies if policy.direction in directions]
 
 
 # The position of a policy in the set, and the policy.

@@ -9,6 +9,7 @@ for at most one item from each lane. `FairSlots` is a semaphore whose waiters ar
 import asyncio
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Generic, TypeAlias, TypeVar
 
@@ -166,6 +167,11 @@ def share(total: int) -> int:
     return total - total // 8
 
 
+def _end_wait(turn: asyncio.Future[None]) -> None:
+    if not turn.done():  # otherwise the waiting task was cancelled
+        turn.set_result(None)
+
+
 class FairTurns:
     """Runs at most `per_turn` callbacks in one iteration of the event loop.
 
@@ -236,6 +242,12 @@ class FairTurns:
         self._used_max = 0
         if not self._is_scheduled:
             self._schedule()
+
+    async def turn(self, owner: Hashable) -> None:
+        """Lets the caller continue in one of the next iterations."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.wait(owner, partial(_end_wait, turn))
+        await turn
 
     def call_after_waiting(self, callback: Callable[[], None]) -> None:
         """Calls `callback` one iteration after as many waiting callbacks have run as wait now. Some of them may

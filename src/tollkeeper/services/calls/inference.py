@@ -24,7 +24,7 @@ from tollkeeper.domain.inference import Call
 from tollkeeper.domain.judging import context_of
 from tollkeeper.domain.metering import Meter
 from tollkeeper.domain.policy import Direction
-from tollkeeper.domain.policy_set import NO_POLICIES
+from tollkeeper.domain.policy_set import NO_POLICIES, policies_judging
 from tollkeeper.domain.prompt import File
 from tollkeeper.domain.transcript import Transcript, transcript
 from tollkeeper.domain.usage import Usage
@@ -160,7 +160,7 @@ class Inference:
         call = tab.call
         evidence = tab.evidence = Evidence()
         policies = (tab.policies or NO_POLICIES).applying(call.project_id, call.policy_ids)
-        answer_policies = tuple(policy for policy in policies if policy.judges(Direction.RESPONSE))
+        answer_policies = policies_judging(policies, Direction.RESPONSE)
         request_is_judged = any(policy.judges(Direction.REQUEST) for policy in policies)
         context_characters = self._checks.context_characters if answer_policies else 0
         request_check, context = None, ""

@@ -21,10 +21,11 @@ from tollkeeper.domain.errors import PolicyDenied, Unavailable
 from tollkeeper.domain.judging import score_basis_points
 from tollkeeper.domain.media_text import UnreadKind, UnreadPart
 from tollkeeper.domain.policy import Direction, Mode
-from tollkeeper.domain.policy_set import ActivePolicy
+from tollkeeper.domain.policy_set import ActivePolicy, policies_judging
+from tollkeeper.runtime.fair_queue import FairTurns
 from tollkeeper.services.policies.judge import Judge, Opinion, Question
 from tollkeeper.services.policies.judge_slots import JudgeLoad
-from tollkeeper.services.policies.metrics import count_seconds, count_verdicts
+from tollkeeper.services.policies.metrics import count_missing, count_seconds, count_verdicts
 from tollkeeper.services.policies.watch_room import BackgroundTextLimits
 
 # Limits for the texts that one process judges in the background, for which no client waits: the
@@ -36,6 +37,10 @@ _WATCHED_CHARACTERS_MAX = 16_000_000
 # The time for which a stopping process waits for verdicts. Verdicts that have not arrived by then
 # are recorded as missing.
 _DRAIN_TIMEOUT_S = 3.0
+# Verdicts on background texts are made in steps of this many verdicts, and at most
+# `_STEPS_PER_TURN` steps run in one iteration of the event loop. They take less than a millisecond.
+_VERDICTS_PER_STEP = 64
+_STEPS_PER_TURN = 2
 _RETRY_AFTER_S = 2
 _NO_JUDGE = "No judge is configured."
 
@@ -62,17 +67,47 @@ class JudgedContent:
         return tuple(sorted({part.kind.value for part in self.unread}))
 
 
+class _Expected(msgspec.Struct, frozen=True):
+    """Contains the policies of one mode that are asked about the request or the answer of a
+    call."""
+
+    policies: Sequence[ActivePolicy]
+    unread: tuple[str, ...]
+    asked_at_ms: int
+
+
 class Evidence(msgspec.Struct):
     """Stores the verdicts of one call. Each policy has at most one verdict on the request and one
     on the answer. `pending` contains the tasks that still produce verdicts."""
 
     # By policy id and direction. `msgspec` copies the empty defaults for each object.
     _verdicts: dict[tuple[str, str], VerdictRecord] = {}
+    # By mode and direction.
+    _expected: dict[tuple[str, str], _Expected] = {}
     pending: set[asyncio.Task[None]] = set()
 
     @property
     def verdicts(self) -> tuple[VerdictRecord, ...]:
-        return tuple(self._verdicts.values())
+        """Returns the verdicts. An expected verdict that has not been made is missing: it has no
+        probability."""
+        missing = [
+            VerdictRecord(
+                policy_id=policy.id,
+                version=policy.version,
+                direction=direction,
+                mode=mode,
+                probability_basis_points=None,
+                threshold_basis_points=policy.threshold_basis_points,
+                matched=False,
+                duration_ms=0,
+                judged_at_ms=expected.asked_at_ms,
+                unread=expected.unread,
+            )
+            for (mode, direction), expected in self._expected.items()
+            for policy in expected.policies
+            if (policy.id, direction) not in self._verdicts
+        ]
+        return (*self._verdicts.values(), *missing)
 
     @property
     def enforcing_count(self) -> int:
@@ -82,11 +117,13 @@ class Evidence(msgspec.Struct):
             for verdict in self._verdicts.values()
         )
 
-    def expect(self, verdicts: Iterable[VerdictRecord]) -> None:
-        """Adds these missing verdicts (without a probability) as placeholders, which `take`
-        replaces. Existing verdicts stay."""
-        for verdict in verdicts:
-            self._verdicts.setdefault((verdict.policy_id, verdict.direction), verdict)
+    def expect(
+        self, policies: Sequence[ActivePolicy], direction: Direction, content: JudgedContent
+    ) -> None:
+        """Notes that these policies, which have the same mode, are asked about this content."""
+        key = (policies[0].mode.value, direction.value)
+        expected = _Expected(policies, content.unread_kinds, _now_ms())
+        self._expected.setdefault(key, expected)
 
     def take(self, verdicts: Iterable[VerdictRecord]) -> None:
         """Adds verdicts. If an answer is judged several times while it arrives, a later verdict
@@ -155,6 +192,8 @@ class PolicyChecks:
         # The running tasks of monitoring policies.
         self._watching: set[asyncio.Task[None]] = set()
         self._room = BackgroundTextLimits()
+        # The steps of the work for background texts. Organizations take turns.
+        self._turns = FairTurns(_STEPS_PER_TURN)
 
     async def check(
         self,
@@ -167,10 +206,10 @@ class PolicyChecks:
         if an enforcing policy cannot be judged. Monitoring policies are only started (`watch`), so
         they neither delay the call nor make it fail."""
         self.watch(policies, direction, content, evidence)
-        enforcing = [policy for policy in policies if policy.enforces(direction)]
+        enforcing = _of_mode(Mode.ENFORCING, policies, direction)
         if not enforcing:
             return
-        evidence.expect(_missing_verdicts(enforcing, direction, content))
+        evidence.expect(enforcing, direction, content)
         self._refuse_unread(enforcing[0], direction, content)
         verdicts = await self._verdicts(enforcing, direction, content)
         evidence.take(verdicts)
@@ -193,7 +232,7 @@ class PolicyChecks:
         """Starts `check` in its own task and returns the task. If no enforcing policy applies, only
         starts the monitoring policies and returns None, because the call has nothing to wait
         for."""
-        if not any(policy.enforces(direction) for policy in policies):
+        if not _of_mode(Mode.ENFORCING, policies, direction):
             self.watch(policies, direction, content, evidence)
             return None
         task = asyncio.create_task(self.check(policies, direction, content, evidence))
@@ -224,20 +263,15 @@ class PolicyChecks:
     ) -> None:
         """Starts a task that judges the monitoring policies among `policies`, and returns at once.
         If the limits for background texts are reached, the verdicts are recorded as missing."""
-        monitoring = [
-            policy
-            for policy in policies
-            if policy.mode is Mode.MONITORING and policy.judges(direction)
-        ]
+        monitoring = _of_mode(Mode.MONITORING, policies, direction)
         if not monitoring:
             return
-        missing = _missing_verdicts(monitoring, direction, content)
-        evidence.expect(missing)
+        evidence.expect(monitoring, direction, content)
         if not self._take_room(content):
-            count_verdicts(missing)
+            count_missing(Mode.MONITORING.value, direction.value, len(monitoring))
             _log.warning(
                 "verdicts are missing",
-                count=len(missing),
+                count=len(monitoring),
                 reason="Too many texts are being judged at once.",
             )
             return
@@ -323,16 +357,33 @@ class PolicyChecks:
         started = time.perf_counter()
         try:
             opinions = await self._ask_judge(policies, content, watching=mode is Mode.MONITORING)
+            seconds = time.perf_counter() - started
+            verdicts = await self._records(policies, direction, content, opinions)
         except BaseException:
-            count_verdicts(_missing_verdicts(policies, direction, content))
+            count_missing(mode.value, direction.value, len(policies))
             raise
-        verdicts = [
-            _record(policy, direction, content, opinion)
-            for policy, opinion in zip(policies, opinions, strict=True)
-        ]
         count_verdicts(verdicts)
-        count_seconds(mode.value, direction.value, time.perf_counter() - started)
+        count_seconds(mode.value, direction.value, seconds)
         _log_missing(verdicts, opinions)
+        return verdicts
+
+    async def _records(
+        self,
+        policies: Sequence[ActivePolicy],
+        direction: Direction,
+        content: JudgedContent,
+        opinions: Sequence[Opinion],
+    ) -> list[VerdictRecord]:
+        unread, watching = content.unread_kinds, policies[0].mode is Mode.MONITORING
+        verdicts: list[VerdictRecord] = []
+        for start in range(0, len(policies), _VERDICTS_PER_STEP):
+            if watching:
+                await self._turns.turn(content.organization_id)
+            now_ms, part = _now_ms(), slice(start, start + _VERDICTS_PER_STEP)
+            verdicts += [
+                _record(policy, direction, opinion, unread, now_ms)
+                for policy, opinion in zip(policies[part], opinions[part], strict=True)
+            ]
         return verdicts
 
     async def _ask_judge(
@@ -354,6 +405,8 @@ class PolicyChecks:
             )
 
         now, deadline_s = asyncio.get_running_loop().time(), self._judge.config.deadline_s
+        if watching:
+            await self._turns.turn(content.organization_id)
         if self._first is None:
             return await ask(self._judge, policies, now + deadline_s)
         # The first judge gets half of the time, so that the main judge can still decide if the
@@ -375,18 +428,26 @@ class PolicyChecks:
         return opinions
 
 
+def _of_mode(
+    mode: Mode, policies: Sequence[ActivePolicy], direction: Direction
+) -> list[ActivePolicy]:
+    return [policy for policy in policies_judging(policies, direction) if policy.mode is mode]
+
+
 def _policy_label(policy: ActivePolicy) -> str:
     return f"The policy {policy.name!r} ({policy.id})"
 
 
-def _missing_verdicts(
-    policies: Iterable[ActivePolicy], direction: Direction, content: JudgedContent
-) -> list[VerdictRecord]:
-    return [_record(policy, direction, content, Opinion()) for policy in policies]
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def _record(
-    policy: ActivePolicy, direction: Direction, content: JudgedContent, opinion: Opinion
+    policy: ActivePolicy,
+    direction: Direction,
+    opinion: Opinion,
+    unread: tuple[str, ...],
+    now_ms: int,
 ) -> VerdictRecord:
     threshold = policy.threshold_basis_points
     first = None if opinion.first_score is None else score_basis_points(opinion.first_score)
@@ -408,8 +469,8 @@ def _record(
         threshold_basis_points=threshold,
         matched=matched,
         duration_ms=int(opinion.seconds * 1000),
-        judged_at_ms=int(time.time() * 1000),
-        unread=content.unread_kinds,
+        judged_at_ms=now_ms,
+        unread=unread,
         first_basis_points=first,
     )
 

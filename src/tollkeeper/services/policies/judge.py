@@ -17,6 +17,8 @@ from functools import cached_property
 from typing import TypeAlias
 from uuid import UUID
 
+import msgspec
+
 from tollkeeper.backends.port import Backend, EventCollector
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.affinity import CachePurpose, isolated_text
@@ -36,7 +38,7 @@ from tollkeeper.domain.judging import (
 from tollkeeper.domain.metering import read_usage
 from tollkeeper.domain.prompt import CachingWish, Logprobs, Prompt, Sampling
 from tollkeeper.domain.usage import NO_REPORT, Usage, merged
-from tollkeeper.runtime.fair_queue import share
+from tollkeeper.runtime.fair_queue import FairTurns, share
 from tollkeeper.runtime.timeouts import timeout_at
 from tollkeeper.services.policies.judge_slots import JudgeLoad, JudgeSlots
 
@@ -56,8 +58,11 @@ _CACHED_MAX = 20_000
 _HALVED_LENGTH_MIN = 400
 # The number of hexadecimal digits in a fence, see `Window.quotation`.
 _FENCE_LENGTH = 16
-# After this many questions, other tasks of the event loop get a turn.
-_QUESTIONS_PER_YIELD = 64
+# Cached scores are read in steps of this many scores, and between two steps other tasks of the event
+# loop run. For watching askers, at most `_WATCHING_STEPS` steps run in one iteration of the event
+# loop. They take less than a millisecond.
+_SCORES_PER_STEP = 64
+_WATCHING_STEPS = 2
 # From this length on, the backend needs longer to process the prompt than a network round trip
 # takes. So one question is asked first. The other questions about the text then find the common
 # beginning of their prompts in the backend's cache.
@@ -87,8 +92,7 @@ class JudgeConfig:
     overlap_characters: int = 400
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(msgspec.Struct, frozen=True, gc=False):
     """Contains a question. A key always belongs to the same question text, so scores can be cached
     by key: the key is the id of a published policy version, which is immutable, or is new for each
     trial."""
@@ -108,9 +112,9 @@ class Asker:
     deadline: float
 
 
-@dataclass(slots=True)
-class Opinion:
-    """Contains the judge's result for one question."""
+class Opinion(msgspec.Struct, gc=False):
+    """Contains the judge's result for one question. The garbage collector ignores opinions, because
+    hundreds of thousands of them may wait for the judge, and none is part of a reference cycle."""
 
     # The highest score (log-odds of "yes") of all windows that the judge has read; None if it has
     # read none.
@@ -180,6 +184,8 @@ class Judge:
         self.meter: JudgeMeter = lambda *_: None
         self._slots = JudgeSlots(config.concurrency)
         self._cached = _ScoreCache()
+        # The steps in which watching askers read cached scores. Organizations take turns.
+        self._turns = FairTurns(_WATCHING_STEPS)
 
     @property
     def load(self) -> JudgeLoad:
@@ -218,16 +224,29 @@ class Judge:
         for section in windows(text, config.window_characters, config.overlap_characters):
             yield Window(section, self._secret, config.examples, context)
 
-    async def score(self, window: "Window", question: Question, asker: "Asker") -> float:
-        """Returns the score of one question about one window. Raises TollkeeperError if the judge
-        is down or late, or if its answer cannot be read."""
-        key = (question.key, window.digest)
-        cached = self._cached.get(asker.organization_id, key)
-        if cached is not None:
-            return cached
+    def questions_at_once(self, asker: Asker) -> int:
+        """Returns how many questions may be started now. A watching asker starts only as many as
+        there are free slots, so that not all its questions wait in the queue."""
+        if not asker.watching:
+            return self.config.concurrency
+        return self._slots.free_for_watching(asker.organization_id)
+
+    async def let_others_run(self, asker: Asker) -> None:
+        """Lets other tasks of the event loop run. If the asker is watching, waits for its turn."""
+        if asker.watching:
+            await self._turns.turn(asker.organization_id)
+        else:
+            await asyncio.sleep(0)
+
+    def cached_score(self, window: "Window", question: Question, asker: Asker) -> float | None:
+        return self._cached.get(asker.organization_id, (question.key, window.digest))
+
+    async def score(self, window: "Window", question: Question, asker: Asker) -> float:
+        """Asks one question about one window, and returns the score. Raises TollkeeperError if the
+        judge is down or late, or if its answer cannot be read."""
         async with window.after_first_question():
             score = await self._ask_or_split(window, question, asker)
-        self._cached.put(asker.organization_id, key, score)
+        self._cached.put(asker.organization_id, (question.key, window.digest), score)
         return score
 
     async def _ask_or_split(self, window: "Window", question: Question, asker: "Asker") -> float:
@@ -241,7 +260,11 @@ class Judge:
                 if window.is_smallest:
                     raise
                 window.is_too_long = True
-        return max([await self.score(half, question, asker) for half in window.halves])
+        return max([await self._score_of_half(half, question, asker) for half in window.halves])
+
+    async def _score_of_half(self, half: "Window", question: Question, asker: Asker) -> float:
+        cached = self.cached_score(half, question, asker)
+        return await self.score(half, question, asker) if cached is None else cached
 
     async def _ask(self, window: "Window", question: str, asker: "Asker") -> float:
         charged = True
@@ -396,17 +419,28 @@ class _QuestionRun:
         self._windows_left = [count] * len(questions)
         # The number of questions that have not failed yet and still have unanswered windows.
         self._open_questions = len(questions)
-        self._workers = min(config.concurrency, count * len(questions))
+        self._workers_max = min(config.concurrency, count * len(questions))
+        self._workers = asyncio.TaskGroup()
+        self._workers_started = 0
         # All workers share this iterator. Each worker takes the next pair of window and question
-        # from it.
+        # from it. One worker at a time looks for a pair without a cached score.
         self._remaining = self._window_questions(text, context)
-        self._asked = 0
+        self._looking = asyncio.Lock()
+        self._looked_up = 0
         self.opinions = [Opinion() for _ in questions]
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as workers:
-            for _ in range(self._workers):
-                workers.create_task(self._work(), name="judge worker")
+        if self._asker.watching:
+            await self._judge.let_others_run(self._asker)
+        async with self._workers:
+            self._start_workers(1)
+
+    def _start_workers(self, count_min: int = 0) -> None:
+        started = self._workers_started
+        wanted = started + max(count_min, self._judge.questions_at_once(self._asker))
+        self._workers_started = min(wanted, self._workers_max)
+        for _ in range(started, self._workers_started):
+            self._workers.create_task(self._work(), name="judge worker")
 
     def give_up(self, reason: str) -> None:
         for opinion in self.opinions:
@@ -422,23 +456,39 @@ class _QuestionRun:
                     yield window, index
 
     async def _work(self) -> None:
-        for window, index in self._remaining:
-            # A cached score is returned without waiting. So this `sleep(0)` regularly lets other
-            # tasks run.
-            self._asked += 1
-            if self._asked % _QUESTIONS_PER_YIELD == 0:
-                await asyncio.sleep(0)
-            opinion = self.opinions[index]
+        while (unscored := await self._next_unscored()) is not None:
+            window, index = unscored
             try:
                 score = await self._judge.score(window, self._questions[index], self._asker)
             except TollkeeperError as exc:
-                self._end_opinion(opinion, exc.message)
-                continue
-            opinion.score = score if opinion.score is None else max(score, opinion.score)
-            self._windows_left[index] -= 1
-            if not self._windows_left[index]:
-                opinion.complete = True
-                self._end_opinion(opinion, "")
+                self._end_opinion(self.opinions[index], exc.message)
+            else:
+                self._take_score(index, score)
+                if self._workers_started < self._workers_max:
+                    self._start_workers()
+
+    async def _next_unscored(self) -> tuple[Window, int] | None:
+        """Takes all cached scores up to the next question that must be asked, and returns this
+        question with its window. Returns None if there is no further question."""
+        judge, asker = self._judge, self._asker
+        async with self._looking:
+            for window, index in self._remaining:
+                self._looked_up += 1
+                if self._looked_up % _SCORES_PER_STEP == 0:
+                    await judge.let_others_run(asker)
+                score = judge.cached_score(window, self._questions[index], asker)
+                if score is None:
+                    return window, index
+                self._take_score(index, score)
+        return None
+
+    def _take_score(self, index: int, score: float) -> None:
+        opinion = self.opinions[index]
+        opinion.score = score if opinion.score is None else max(score, opinion.score)
+        self._windows_left[index] -= 1
+        if not self._windows_left[index]:
+            opinion.complete = True
+            self._end_opinion(opinion, "")
 
     def _end_opinion(self, opinion: Opinion, reason: str) -> None:
         if not opinion.reason:

@@ -37,6 +37,10 @@ def count_verdicts(verdicts: Iterable[VerdictRecord]) -> None:
         _VERDICTS.labels(*labels).inc(number)
 
 
+def count_missing(mode: str, direction: str, number: int) -> None:
+    _VERDICTS.labels(mode, direction, Outcome.MISSING).inc(number)
+
+
 def count_seconds(mode: str, direction: str, seconds: float) -> None:
     _SECONDS.labels(mode, direction).observe(seconds)
 
