@@ -92,8 +92,8 @@ _INSERT_VERDICTS = Statement(
         to_timestamp(v.judged_at_ms / 1000.0), v.unread, v.first_basis_points,
         to_timestamp(r.started_at_ms / 1000.0)
     FROM json_to_recordset(%s::json) AS r (organization_id uuid, request_id uuid,
-        started_at_ms bigint, verdicts json)
-    CROSS JOIN LATERAL json_to_recordset(r.verdicts) AS v (policy_id text,
+        started_at_ms bigint, verdicts json),
+    json_to_recordset(r.verdicts) AS v (policy_id text,
         version integer, direction text, mode text, probability_basis_points integer,
         threshold_basis_points integer, matched boolean, duration_ms bigint, judged_at_ms bigint,
         unread text[], first_basis_points integer)
