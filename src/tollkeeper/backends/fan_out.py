@@ -155,9 +155,9 @@ class _FanOutCall:
 
     async def _run_parts(self) -> None:
         """Runs one part after another, until all parts have begun or any part has failed."""
+        task = asyncio.current_task()
+        assert task is not None
         while self._failure is None and len(self.parts) < self._call.choices:
-            task = asyncio.current_task()
-            assert task is not None
             part = _Part(self, len(self.parts), task)
             self.parts.append(part)
             call = _part_call(self._call, part.number)

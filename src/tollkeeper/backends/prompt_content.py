@@ -6,22 +6,39 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
-from tollkeeper.domain.prompt import FreeObject, Reasoning, Role, ToolCall, ToolResult, Turn
-
-_json_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+from tollkeeper.domain.prompt import (
+    AllowedFunctions,
+    FreeObject,
+    FunctionTool,
+    Prompt,
+    Reasoning,
+    Role,
+    ToolCall,
+    ToolResult,
+    Turn,
+    decode_arguments,
+)
 
 
 def arguments_object(call: ToolCall) -> FreeObject:
     """Decodes the arguments of a tool call, which are a JSON text. Only the top level is decoded: the
     values stay JSON (`msgspec.Raw`). An empty text means no arguments. Raises InvalidRequest."""
-    try:
-        decoded: FreeObject = dict(_json_object.decode(call.arguments.strip() or "{}"))
-    except (msgspec.DecodeError, RecursionError):
+    decoded = decode_arguments(call.arguments.strip() or "{}")
+    if decoded is None:
         raise InvalidRequest(
             "The arguments of the call are not a JSON object, or are nested too deeply.",
             param=call.place,
-        ) from None
-    return decoded
+        )
+    return dict(decoded)
+
+
+def allowed_functions(prompt: Prompt, functions: list[FunctionTool]) -> list[FunctionTool]:
+    """Returns the functions that the client allows the model to call."""
+    choice = None if prompt.tool_choice is None else prompt.tool_choice.choice
+    if not isinstance(choice, AllowedFunctions):
+        return functions
+    names = set(choice.names)
+    return [tool for tool in functions if tool.name in names]
 
 
 def custom_member(item: FreeObject) -> FreeObject | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from tollkeeper.backends.prompt_content import allowed_functions
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.prompt import (
     AllowedFunctions,
@@ -61,11 +62,7 @@ def offered_functions(prompt: Prompt) -> list[FunctionTool]:
             place = "functions" if tool.legacy else tool.place
             raise OptionUnsupported("This model supports only tools of type function.", param=place)
         functions.append(tool)
-    choice = None if prompt.tool_choice is None else prompt.tool_choice.choice
-    if isinstance(choice, AllowedFunctions):
-        names = set(choice.names)
-        return [tool for tool in functions if tool.name in names]
-    return functions
+    return allowed_functions(prompt, functions)
 
 
 def chosen_tool(prompt: Prompt) -> ToolMode | NamedFunction | None:

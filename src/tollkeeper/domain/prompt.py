@@ -223,6 +223,18 @@ class NamedFunction(msgspec.Struct, frozen=True, gc=False):
     name: str
 
 
+def decode_arguments(arguments: str) -> dict[str, msgspec.Raw] | None:
+    """Decodes the arguments of a tool call, which are a JSON text. Only the top level is decoded: the
+    values stay JSON. Returns None if the text is not a JSON object or is nested too deeply."""
+    try:
+        return _json_object.decode(arguments)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return None
+
+
+_json_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
 class AllowedFunctions(msgspec.Struct, frozen=True, gc=False):
     """Allows the model to call only these functions."""
 

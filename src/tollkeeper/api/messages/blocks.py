@@ -14,7 +14,7 @@ from tollkeeper.api.messages.call import PreparedMessage
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import Annotation, Delta, Finish, ToolCallPiece
 from tollkeeper.domain.inline_content import read_address
-from tollkeeper.domain.prompt import FreeObject
+from tollkeeper.domain.prompt import FreeObject, decode_arguments
 
 TEXT, THINKING, TOOL_USE = "text", "thinking", "tool_use"
 END_TURN, REFUSAL = "end_turn", "refusal"
@@ -30,7 +30,6 @@ _EMPTY_BLOCKS: dict[str, FreeObject] = {
 }
 # The type of a block's delta events, and the name of the field with the text.
 _DELTA_FIELDS = {TEXT: ("text_delta", "text"), THINKING: ("thinking_delta", "thinking")}
-_json_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @dataclass(slots=True)
@@ -205,11 +204,7 @@ class Blocks:
 def read_arguments(arguments: str) -> msgspec.Raw | None:
     """Returns the arguments of a tool call unchanged, or None if they are not a JSON object or are
     nested too deeply."""
-    try:
-        _json_object.decode(arguments)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return None
-    return msgspec.Raw(arguments.encode())
+    return None if decode_arguments(arguments) is None else msgspec.Raw(arguments.encode())
 
 
 def _image_source(address: str) -> FreeObject:

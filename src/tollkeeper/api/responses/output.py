@@ -19,12 +19,12 @@ from tollkeeper.api.responses.namespaces import FlatNames
 from tollkeeper.api.wire import response_object as wire
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import Annotation, Delta, Finish, ToolCallPiece
+from tollkeeper.domain.prompt import decode_arguments
 from tollkeeper.services.calls.reasoning_seal import Sealer
 
 _NO_NAMES: FlatNames = {}
 # The beginning of a data URL with an image. The group is the image's format.
 _IMAGE_DATA_URL = re.compile(r"data:image/([\w.+-]+)[^,]*;base64,", re.IGNORECASE)
-_json_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class _ChatLogprob(msgspec.Struct):
@@ -319,7 +319,7 @@ class Output:
             self._close_item(self._items[self._open.output_index], "completed")
             self._open = None
         call, self._last_call = self._last_call, None
-        if call is not None and _is_json_object(call.parts[0].whole):
+        if call is not None and decode_arguments(call.parts[0].whole) is not None:
             self._close_item(call, "completed")
 
     def _close_part(self, open_text: OpenText) -> None:
@@ -394,14 +394,6 @@ def _place(open_text: OpenText) -> dict[str, Any]:
     if open_text.content_index is not None:
         place["content_index"] = open_text.content_index
     return place
-
-
-def _is_json_object(arguments: str) -> bool:
-    try:
-        _json_object.decode(arguments)
-    except (msgspec.DecodeError, RecursionError):
-        return False
-    return True
 
 
 def _flat_logprobs(logprobs: msgspec.Raw) -> list[wire.TokenLogprob]:

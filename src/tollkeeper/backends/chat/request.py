@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from tollkeeper.backends.options import add_options
+from tollkeeper.backends.prompt_content import allowed_functions
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import (
     AllowedFunctions,
@@ -63,10 +64,7 @@ def encoded_fields(prompt: Prompt) -> FreeObject:
 
 def _tool_fields(prompt: Prompt) -> FreeObject:
     functions = [tool for tool in prompt.tools if isinstance(tool, FunctionTool)]
-    chosen = None if prompt.tool_choice is None else prompt.tool_choice.choice
-    if isinstance(chosen, AllowedFunctions):
-        names = set(chosen.names)
-        functions = [tool for tool in functions if tool.name in names]
+    functions = allowed_functions(prompt, functions)
     if not functions:
         return {}
     return {
