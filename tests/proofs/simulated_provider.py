@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from tests.support.plain_backend import PlainBackend
 from tollkeeper.backends.chat.wire import ChatWire
 from tollkeeper.backends.failures import domain_error
-from tollkeeper.backends.port import AnswerReceiver, BackendHealth
+from tollkeeper.backends.port import AnswerReceiver
 from tollkeeper.backends.refusals import refusal
 from tollkeeper.backends.transport.http1 import HttpFailure
 from tollkeeper.domain.inference import Call
@@ -61,7 +62,7 @@ class Bill:
 
 
 @dataclass
-class SimulatedProvider:
+class SimulatedProvider(PlainBackend):
     rng: random.Random
     name: str = "cluster"
     # By request id. The list has one bill for each answer that the gateway asked for.
@@ -102,25 +103,6 @@ class SimulatedProvider:
             completion=rng.randint(3, 12),
             tier=rng.choice(TIERS),
         )
-
-    @property
-    def counts_tokens(self) -> bool:
-        return False
-
-    def prompts_sent(self, call: Call) -> int:
-        return 1
-
-    async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
-        return None
-
-    def health(self) -> BackendHealth:
-        return BackendHealth(self.name, True, "", {})
-
-    async def start(self) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass
 
 
 def _records(bill: Bill) -> list[Any]:

@@ -25,6 +25,7 @@ Clients of a gateway:
     balancer           a transport over several gateways, which retries on another gateway
     raw_caller         a client on a raw socket, which may disconnect or read slowly
     sdks               the SDKs of OpenAI and Anthropic, imported on first use
+    plain_backend      the parts that backends in tests share: everything except `answer`
     responses_answers  Responses requests, and their decoded streams (`responses_published`: the
                        published format of every result)
     messages_answers   Messages requests, and their decoded results and streams

@@ -11,10 +11,11 @@ import msgspec
 import pytest
 
 from tests.support.judged_gateway import JudgedGateway, assert_denied, judge_answer, judged_gateway
+from tests.support.plain_backend import PlainBackend
 from tests.support.tables import each
 from tests.support.upstream import Peer, Verb
 from tollkeeper.backends.chat.wire import ChatWire
-from tollkeeper.backends.port import AnswerReceiver, BackendHealth
+from tollkeeper.backends.port import AnswerReceiver
 from tollkeeper.bootstrap.backends import _judge_model
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.errors import BackendFailed
@@ -108,10 +109,8 @@ async def test_windows_come_first_and_questions_second(patient: JudgedGateway) -
     assert sum(displaced) <= 4 * 2 * _CONCURRENCY
 
 
-class _CountingBackend:
+class _CountingBackend(PlainBackend):
     """Answers every question with "No" or fails, and stores only counts."""
-
-    name = "counting"
 
     def __init__(self, *, fails: bool = False) -> None:
         self.asked = 0
@@ -128,16 +127,6 @@ class _CountingBackend:
         position = {"token": "No", "logprob": -0.1}
         logprobs = msgspec.Raw(msgspec.json.encode({"content": [position]}))
         await receiver.take([Delta(0, logprobs=logprobs)])
-
-    async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
-        return None
-
-    def health(self) -> BackendHealth:
-        return BackendHealth(self.name, True, "", {})
-
-    async def start(self) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 def _judge(backend: _CountingBackend, **changes: float) -> Judge:

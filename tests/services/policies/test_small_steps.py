@@ -9,7 +9,8 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from tollkeeper.backends.port import AnswerReceiver, BackendHealth
+from tests.support.plain_backend import PlainBackend
+from tollkeeper.backends.port import AnswerReceiver
 from tollkeeper.bootstrap.backends import _judge_model
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.activity import VerdictRecord
@@ -26,11 +27,8 @@ _ORGANIZATION = OrganizationId(uuid4())
 _NO = msgspec.Raw(msgspec.json.encode({"content": [{"token": "No", "logprob": -0.1}]}))
 
 
-class _QuickBackend:
+class _QuickBackend(PlainBackend):
     """Answers every question with "No" in the next iteration of the event loop."""
-
-    name = "quick"
-    counts_tokens = False
 
     def __init__(self) -> None:
         self.asked = 0
@@ -43,19 +41,6 @@ class _QuickBackend:
         await asyncio.sleep(0)
         await self.may_answer.wait()
         await receiver.take([Delta(0, logprobs=_NO)])
-
-    def prompts_sent(self, call: Call) -> int:
-        return 1
-
-    async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
-        return None
-
-    def health(self) -> BackendHealth:
-        return BackendHealth(self.name, True, "", {})
-
-    async def start(self) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 def _judge(backend: _QuickBackend) -> Judge:

@@ -1,0 +1,24 @@
+"""Contains the parts that backends in tests share: everything except `answer`."""
+
+from tollkeeper.backends.port import BackendHealth
+from tollkeeper.domain.inference import Call
+
+
+class PlainBackend:
+    """Has no tokenizer and sends each prompt once. Starts and stops without work."""
+
+    name = "plain"
+    counts_tokens = False
+
+    def prompts_sent(self, call: Call) -> int:
+        return 1
+
+    async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
+        return None
+
+    def health(self) -> BackendHealth:
+        return BackendHealth(self.name, True, "", {})
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
