@@ -15,6 +15,7 @@ Servers that a gateway calls:
                        `upstream_converse`: the same for other protocols)
     paused_answer      an upstream whose answer ends when the test allows it
     backend_calls      calls to a backend without a gateway
+    plain_backend      the parts that backends in tests share: everything except `answer`
     engine             the real embedded engine
     stream_server      one coroutine for each connection; closes all connections at its end
     otlp_collector     a collector of OpenTelemetry's spans and metrics
@@ -25,7 +26,6 @@ Clients of a gateway:
     balancer           a transport over several gateways, which retries on another gateway
     raw_caller         a client on a raw socket, which may disconnect or read slowly
     sdks               the SDKs of OpenAI and Anthropic, imported on first use
-    plain_backend      the parts that backends in tests share: everything except `answer`
     responses_answers  Responses requests, and their decoded streams (`responses_published`: the
                        published format of every result)
     messages_answers   Messages requests, and their decoded results and streams
