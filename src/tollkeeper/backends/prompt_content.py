@@ -7,10 +7,7 @@ import msgspec
 
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.prompt import (
-    AllowedFunctions,
     FreeObject,
-    FunctionTool,
-    Prompt,
     Reasoning,
     Role,
     ToolCall,
@@ -30,15 +27,6 @@ def arguments_object(call: ToolCall) -> FreeObject:
             param=call.place,
         )
     return dict(decoded)
-
-
-def allowed_functions(prompt: Prompt, functions: list[FunctionTool]) -> list[FunctionTool]:
-    """Returns the functions that the client allows the model to call."""
-    choice = None if prompt.tool_choice is None else prompt.tool_choice.choice
-    if not isinstance(choice, AllowedFunctions):
-        return functions
-    names = set(choice.names)
-    return [tool for tool in functions if tool.name in names]
 
 
 def custom_member(item: FreeObject) -> FreeObject | None:

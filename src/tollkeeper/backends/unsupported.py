@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 
-from tollkeeper.backends.prompt_content import allowed_functions
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.prompt import (
     AllowedFunctions,
@@ -56,13 +55,11 @@ def offered_functions(prompt: Prompt) -> list[FunctionTool]:
     """Returns the functions to send to the backend: those that the client allows the model to call.
     This is for protocols in which a model may call every function of the request. Raises
     OptionUnsupported for tools of other types."""
-    functions = []
     for tool in prompt.tools:
         if not isinstance(tool, FunctionTool):
             place = "functions" if tool.legacy else tool.place
             raise OptionUnsupported("This model supports only tools of type function.", param=place)
-        functions.append(tool)
-    return allowed_functions(prompt, functions)
+    return prompt.allowed_functions
 
 
 def chosen_tool(prompt: Prompt) -> ToolMode | NamedFunction | None:

@@ -478,6 +478,16 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     @property
+    def allowed_functions(self) -> list[FunctionTool]:
+        """Returns the functions that the client allows the model to call."""
+        functions = [tool for tool in self.tools if isinstance(tool, FunctionTool)]
+        choice = None if self.tool_choice is None else self.tool_choice.choice
+        if not isinstance(choice, AllowedFunctions):
+            return functions
+        names = set(choice.names)
+        return [tool for tool in functions if tool.name in names]
+
+    @property
     def has_legacy_functions_only(self) -> bool:
         return bool(self.tools) and all(tool.legacy for tool in self.tools)
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from tollkeeper.backends.options import add_options
-from tollkeeper.backends.prompt_content import allowed_functions
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import (
     AllowedFunctions,
@@ -63,8 +62,7 @@ def encoded_fields(prompt: Prompt) -> FreeObject:
 
 
 def _tool_fields(prompt: Prompt) -> FreeObject:
-    functions = [tool for tool in prompt.tools if isinstance(tool, FunctionTool)]
-    functions = allowed_functions(prompt, functions)
+    functions = prompt.allowed_functions
     if not functions:
         return {}
     return {
