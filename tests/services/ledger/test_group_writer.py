@@ -50,6 +50,16 @@ async def test_what_is_ready_at_once_goes_out_together_and_in_order() -> None:
     assert not recorder.writer.busy
 
 
+async def test_items_of_successive_iterations_share_the_first_batch() -> None:
+    recorder = Recorder()
+    waiting = []
+    for number in range(3):
+        waiting.append(recorder.writer.submit(number))
+        await asyncio.sleep(0)
+    assert await asyncio.gather(*waiting) == [0, 10, 20]
+    assert recorder.batches == [[0, 1, 2]]
+
+
 async def test_what_arrives_meanwhile_goes_out_next() -> None:
     recorder = Recorder()
     recorder.go_on.clear()
