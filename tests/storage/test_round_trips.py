@@ -9,6 +9,7 @@ from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
 from tollkeeper.domain.errors import Unavailable
+from tollkeeper.storage import round_trips
 from tollkeeper.storage.database import Contention, Database
 from tollkeeper.storage.round_trips import Statement
 
@@ -16,6 +17,7 @@ _ADD = Statement("test_add", "INSERT INTO trips (id, text) VALUES (%s, %s)")
 _READ = Statement("test_read", "SELECT id, text FROM trips WHERE id = ANY (%s) ORDER BY id")
 _LOCK = Statement("test_lock", "SELECT id FROM trips WHERE id = %s FOR UPDATE")
 _DIVIDE = Statement("test_divide", "SELECT 1 / %s::integer")
+_SLOW_LENGTH = Statement("test_slow_length", "SELECT length(%s::text), pg_sleep(0.3)::text")
 
 
 @pytest.fixture
@@ -167,6 +169,27 @@ async def test_a_large_statement_goes_out_in_pieces(database: Database) -> None:
     text = "x" * (30 << 20)
     await _add(database, 1, text)
     assert (await _texts(database))[1] == text
+
+
+async def test_the_event_loop_rests_while_the_server_runs_a_large_statement(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The socket stays writable after a large statement was sent. The event loop must not wake up for
+    this again and again."""
+    wakes = 0
+    wake = round_trips._wake
+
+    def count(ready: asyncio.Future[None]) -> None:
+        nonlocal wakes
+        wakes += 1
+        wake(ready)
+
+    monkeypatch.setattr(round_trips, "_wake", count)
+    async with database.round_trips() as trips:
+        ((row,),) = await trips.run(_SLOW_LENGTH.bind("x" * (4 << 20)))
+    assert row[0] == 4 << 20
+    # One wake for each piece that is sent.
+    assert wakes < 1000
 
 
 async def test_a_connection_that_is_cut_is_unavailable_and_replaced(

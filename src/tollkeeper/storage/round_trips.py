@@ -253,6 +253,8 @@ async def _read_results(pgconn: PGconn, statements: int) -> list[PGresult]:
             loop.add_writer(descriptor, _wake, ready)
             loop.add_reader(descriptor, _wake, ready)
             await ready
+            # The socket stays writable, so the event loop would wake up all the time.
+            loop.remove_writer(descriptor)
             pgconn.consume_input()
         while not results or results[-1].status != _PIPELINE_SYNC:
             for _ in range(expected):
