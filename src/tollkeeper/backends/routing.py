@@ -17,6 +17,7 @@ import asyncio
 import random
 import sys
 from functools import partial
+from time import monotonic
 
 from tollkeeper.backends.answer_json import MalformedAnswer, flat_error_record
 from tollkeeper.backends.config import BackendConfig, Tokenizer
@@ -181,9 +182,12 @@ class RoutedBackend:
         is updated when the backend has either begun to answer or refused the call, and at the end of
         the answer."""
         owner, config, wire = call.organization_id.int, replica.config, replica.wire
-        now = asyncio.get_running_loop().time()
-        attempt = AttemptKind.NORMAL if replica.health.is_sound else replica.health.begin(now)
-        self._organizations.seen(owner, now)
+        attempt = (
+            AttemptKind.NORMAL
+            if replica.health.is_sound
+            else replica.health.begin(asyncio.get_running_loop().time())
+        )
+        self._organizations.seen(owner, monotonic())
         replica.in_flight += 1
         connection = None
         try:
@@ -318,7 +322,7 @@ class RoutedBackend:
             kind,
             now,
             call.organization_id.int,
-            organizations_active=self._organizations.count(now),
+            organizations_active=self._organizations.count(monotonic()),
             is_last_healthy=not has_spare,
             reason=_reason(error),
         )

@@ -22,6 +22,8 @@ class Alarm:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        # Returns the time of the event loop's clock. Finding the running loop takes longer.
+        self.now = self._loop.time
         self.serve(asyncio.current_task())
         self._timer: asyncio.TimerHandle | None = None
         # The time at which the timer fires; infinite if there is no timer.

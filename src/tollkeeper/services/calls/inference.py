@@ -242,7 +242,7 @@ class Inference:
             cost, resolution_written = None, self._admission.leave_unsettled(tab, reason)
         else:
             cost, resolution_written = self._admission.settle(tab, charge)
-        wait_until = max(tab.deadline, asyncio.get_running_loop().time() + _SETTLEMENT_S_MIN)
+        wait_until = max(tab.deadline, tab.alarm.now() + _SETTLEMENT_S_MIN)
         try:
             with tab.waiting_until(wait_until, slack_s=_SETTLEMENT_S_MIN):
                 await resolution_written

@@ -62,8 +62,9 @@ class RunningCalls:
         calls = self._owners.get(owner) or OwnerCalls(owner)
         if len(self._running) >= limits.calls_max or calls.running >= self._calls_of_owner_max:
             raise Unavailable("Too many calls are in progress; try again.", retry_after_s=1)
-        deadline = asyncio.get_running_loop().time() + limits.deadline_s
-        tab = Tab(call, plan, sink, operation, deadline, self._alarms.take(), calls, Meter(call, 0))
+        alarm = self._alarms.take()
+        deadline = alarm.now() + limits.deadline_s
+        tab = Tab(call, plan, sink, operation, deadline, alarm, calls, Meter(call, 0))
         if not calls.running:
             self._owners[owner] = calls
         calls.running += 1

@@ -18,7 +18,7 @@ import structlog
 from tollkeeper.domain.admission import Decision
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.domain.ledger import Ending, Hold, Mark, Resolution, ResolutionKind
-from tollkeeper.runtime.timeouts import Alarm, timeout_at
+from tollkeeper.runtime.timeouts import Alarm, Timeout
 from tollkeeper.services.batches import Backoff
 from tollkeeper.services.ledger.group_writer import GroupQueue, Handout, QueuesByOwner, writing
 from tollkeeper.services.ledger.holds import Holds
@@ -127,9 +127,10 @@ class Ledger:
         than starting a new timer.
         """
         result = self._holds.submit(hold)
-        until = asyncio.get_running_loop().time() + _HOLD_WAIT_S
+        if alarm is None:
+            alarm = Timeout()
         try:
-            with timeout_at(until) if alarm is None else alarm.until(until):
+            with alarm.until(alarm.now() + _HOLD_WAIT_S):
                 # Cancelling the caller cancels `result`, but a hold that left the queue is still
                 # written.
                 return await result
