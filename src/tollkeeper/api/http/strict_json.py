@@ -32,8 +32,8 @@ _PATH = re.compile(r" - at (?:`key` in )?`\$(?P<path>.*)`$", re.DOTALL)
 _FIELD = re.compile(r"(?:unknown|required) field `(?P<field>.*?)`", re.DOTALL)
 _PARAM_LENGTH_MAX = 200
 _BLANKS = " \t\r\n"
-# Every element of an array or object begins after one of these.
-_ELEMENT_STARTS = (b"{", b"[", b",")
+# Every element of an array or object begins after an opening bracket or a comma.
+_ALL_BUT_ELEMENT_STARTS = bytes(set(range(256)) - set(b"{[,"))
 DEPTH_MAX = 64
 _SLICE_BYTES = 32 << 10
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -60,17 +60,16 @@ async def decode_body(
     # The number of elements may be too high, because brackets and commas in strings are counted too. A
     # long body is searched in the thread only, because the search would block the event loop.
     if len(body) > _SMALL_BYTES or (
-        (elements := sum(map(body.count, _ELEMENT_STARTS))) > _FEW_ELEMENTS
+        len(starts := body.translate(None, _ALL_BUT_ELEMENT_STARTS)) > _FEW_ELEMENTS
     ):
         request.is_large = True
         share.grow_to(await run_in_thread(owner, _checked_memory_of, body, elements_max))
         decoded = await run_in_thread(owner, _decode_bounded, body, decoder)
     else:
+        elements = len(starts)
         # A body with few elements cannot be nested too deeply.
-        if elements > DEPTH_MAX:
-            openings = body.count(b"{") + body.count(b"[")
-            if openings > DEPTH_MAX or elements > elements_max:
-                elements = check_bounds(body, elements_max)
+        if elements > DEPTH_MAX and (_openings(starts) > DEPTH_MAX or elements > elements_max):
+            elements = check_bounds(body, elements_max)
         share.grow_to(memory_of(body, elements))
         decoded = _decode_bounded(body, decoder)
     if request.context.endpoint.stored:
