@@ -115,7 +115,8 @@ def memory_of(body: bytes, elements: int) -> int:
     """Returns the maximum number of bytes that a request with this body needs. In a Python string,
     the widest character determines how many bytes every character takes. The result is therefore
     computed as if the whole body were one string."""
-    if body.isascii() and b"\\u" not in body:
+    # The search for a single byte takes about a tenth of the time.
+    if body.isascii() and (b"\\" not in body or b"\\u" not in body):
         return 3 * len(body) + elements * _ELEMENT_BYTES
     is_wide = any(start in body for start in (*_FOUR_BYTE_STARTS, *_SURROGATES))
     text_bytes = max(len(body), (4 if is_wide else 2) * _characters(body))
