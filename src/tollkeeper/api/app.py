@@ -85,7 +85,7 @@ class App:
             if context is not None:
                 request.context, request.operation = context, context.endpoint.operation
             elif self._answer_without_endpoint(request):
-                self._end(request)
+                self._log.request_ended(request)
                 return None
             else:
                 context = self._find_endpoint(request)
@@ -99,7 +99,7 @@ class App:
                 self._look_up_cached_key(request)
         except Exception as exc:  # noqa: BLE001 - every exception becomes an error envelope
             request.send_error(exc)
-            self._end(request)
+            self._log.request_ended(request)
             _forget_frames(exc)
             return None
         exchange.on_stop = request.stop
@@ -107,13 +107,13 @@ class App:
 
     async def _answer(self, request: "_OpenRequest") -> None:
         """Does the work that may wait: looks up a key that is not cached, reads the body, runs the
-        endpoint's handler, and sends its result or an error."""
+        endpoint's handler, and sends its result or an error. Releases the body's memory at the end."""
         exchange, context, conventions = request.exchange, request.context, self._conventions
-        endpoint = context.endpoint
+        endpoint, share = context.endpoint, None
         try:
             if not request.is_accepted:
                 self._accept(request, await self._authenticate(context))
-            share = request.share = RequestShare(context.memory)
+            share = RequestShare(context.memory)
             raw_body = exchange.body
             # `read_body` also rejects a complete body that is too large.
             if raw_body is None or len(raw_body) > conventions.body_bytes_max:
@@ -139,16 +139,11 @@ class App:
             await request.fail(exc)
             _forget_frames(exc)
         finally:
-            self._end(request)
-
-    def _end(self, request: "_OpenRequest") -> None:
-        """Releases the body's memory, and counts and logs the request. Called once, after the answer
-        was sent or the client has disconnected."""
-        if request.share is not None:
-            request.share.release()
-        # A streamed answer refers to its request.
-        request.streamed = None
-        self._log.request_ended(request)
+            if share is not None:
+                share.release()
+            # A streamed answer refers to its request.
+            request.streamed = None
+            self._log.request_ended(request)
 
     def _answer_without_endpoint(self, request: "_OpenRequest") -> bool:
         """Answers a request that needs no endpoint (`OPTIONS *` and the probe from Claude Code).
@@ -261,7 +256,6 @@ class _OpenRequest(Request[Any, Any]):
     # Until the endpoint is known.
     operation = _NO_OPERATION
     is_accepted = False
-    share: RequestShare | None = None
     # The status for metrics and the log if the client disconnects before an answer is sent.
     status = 499
     _stream: EventStream | None = None
