@@ -159,11 +159,11 @@ class HttpExchange(msgspec.Struct, eq=False):
             self._received = b""
         if self.omits_body:
             body = b""
-        head = answer_head(status, headers, keep_alive=self.keep_alive)
+        lines = first_lines(status, self.keep_alive, int(time()))
         if len(body) <= _JOINED_BODY_BYTES_MAX:
-            self._link.send_last(self, head + body)
+            self._link.send_last(self, b"%b%b\r\n%b" % (lines, headers, body))
         else:
-            self._link.send(head)
+            self._link.send(b"%b%b\r\n" % (lines, headers))
             self._link.send_last(self, body)
 
     @property
@@ -183,7 +183,8 @@ class HttpExchange(msgspec.Struct, eq=False):
             self.keep_alive = False
         if self._uses_chunks:
             headers += b"transfer-encoding: chunked\r\n"
-        self._answer_headers = answer_head(status, headers, keep_alive=self.keep_alive)
+        lines = first_lines(status, self.keep_alive, int(time()))
+        self._answer_headers = b"%b%b\r\n" % (lines, headers)
 
     def write(self, piece: bytes) -> None:
         if self.finished or not piece:
@@ -320,15 +321,11 @@ class HttpExchange(msgspec.Struct, eq=False):
         return head or b""
 
 
-def answer_head(status: int, headers: bytes, *, keep_alive: bool) -> bytes:
-    """Encodes the status line and all headers of an answer. Adds the date to the encoded header lines in
-    `headers`, and `connection: close` if `keep_alive` is False."""
-    return b"%b%b\r\n" % (_first_lines(status, keep_alive, int(time())), headers)
-
-
 # Answers in the same second share the lines.
 @lru_cache(maxsize=16)
-def _first_lines(status: int, keep_alive: bool, now: int) -> bytes:
+def first_lines(status: int, keep_alive: bool, now: int) -> bytes:
+    """Encodes the first lines of an answer: the status line, the date in the Unix second `now`, and
+    `connection: close` if `keep_alive` is False."""
     phrase, date = http.HTTPStatus(status).phrase, formatdate(now, usegmt=True)
     connection = "" if keep_alive else "connection: close\r\n"
     return f"HTTP/1.1 {status} {phrase}\r\ndate: {date}\r\n{connection}".encode()

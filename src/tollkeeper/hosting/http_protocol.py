@@ -7,6 +7,7 @@ error in the API's JSON format, including a request id.
 import asyncio
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from time import time
 from typing import cast
 
 from tollkeeper.api.http.envelope import BodyTimeout, render_error
@@ -14,7 +15,7 @@ from tollkeeper.api.http.exchange import Application
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.hosting.arrivals import Arrivals, network_of
 from tollkeeper.hosting.connection_limit import ConnectionLimit
-from tollkeeper.hosting.http_exchange import HttpExchange, answer_head
+from tollkeeper.hosting.http_exchange import HttpExchange, first_lines
 from tollkeeper.hosting.request_parser import RequestParser
 from tollkeeper.runtime.fair_queue import Callback
 from tollkeeper.services.request_ids import new_request_id_text
@@ -457,8 +458,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Sends an error and closes the connection. The application is not called, because there is no
         valid request."""
         rendered = render_error(error, new_request_id_text())
-        head = answer_head(rendered.status, rendered.headers, keep_alive=False)
-        self.send(head + rendered.body)
+        lines = first_lines(rendered.status, False, int(time()))
+        self.send(b"%b%b\r\n%b" % (lines, rendered.headers, rendered.body))
         self._close(linger_s=_LINGER_AFTER_REFUSAL_S)
 
     def _close(self, *, linger_s: float = 0) -> None:
