@@ -61,11 +61,11 @@ class FairQueue(Generic[T]):
     def pop(self, may_go: Callable[[Hashable], bool] | None = None) -> T:
         """Removes and returns an item from the next lane for whose owner `may_go` returns True. Raises
         IndexError if there is no such lane."""
-        owners = (owner for owner in self._lanes if may_go is None or may_go(owner))
-        try:
-            owner = next(owners)
-        except StopIteration:
-            raise IndexError("no item may go") from None
+        for owner in self._lanes:
+            if may_go is None or may_go(owner):
+                break
+        else:
+            raise IndexError("no item may go")
         lane = self._lanes[owner]
         _, item = lane.popitem(last=False)
         self.count -= 1
