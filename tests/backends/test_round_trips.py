@@ -147,7 +147,7 @@ def _read(name: str, blocks: _Blocks) -> Turn:
 
 def _sent(name: str, turns: tuple[Turn, ...]) -> Any:
     call = NATIVE_WIRES[name].call()
-    prompt = msgspec.structs.replace(call.prompt, turns=turns, written=None)
+    prompt = msgspec.structs.replace(call.prompt, turns=turns, texts=None, written=None)
     changed = msgspec.structs.replace(call, prompt=prompt)
     return json.loads(_wire(name).encode_request(changed, stream=False, extra={}))
 

@@ -12,7 +12,7 @@ from tests.support.backend_calls import MODEL, make_prompt
 from tests.support.tables import each
 from tollkeeper.domain.catalog import TokenBounds
 from tollkeeper.domain.estimate import estimate_tokens
-from tollkeeper.domain.prompt import Option
+from tollkeeper.domain.prompt import Option, Prompt
 from tollkeeper.domain.prompt_size import measure_prompt
 
 # The chat templates of Llama 3 and 4 print tools like this.
@@ -48,6 +48,23 @@ PLACES: dict[str, dict[str, Any]] = {
 def test_every_text_counts_once(place: str) -> None:
     tokens = estimate_tokens(LONG)
     assert tokens <= measure_prompt(make_prompt(**PLACES[place])).text_tokens <= tokens + 100
+
+
+@each("place", PLACES)
+def test_the_texts_of_a_chat_request_are_those_of_its_turns(place: str) -> None:
+    """The chat protocol passes the texts to the prompt. Other protocols let the prompt find them."""
+    prompt = make_prompt(**PLACES[place])
+    found = Prompt(turns=prompt.turns)
+    assert (prompt.texts, prompt.media) == (found.texts, found.media)
+
+
+def test_a_prompt_with_other_turns_has_their_texts_and_media() -> None:
+    turns = {place: make_prompt(**PLACES[place]).turns for place in ("content", "beside an image")}
+    text, image = (Prompt(turns=those) for those in turns.values())
+    assert (text.texts, len(text.media)) == ((LONG,), 0)
+    assert (image.texts, len(image.media)) == (None, 1)
+    assert text.with_turns(image.turns) == image
+    assert image.with_turns(text.turns) == text
 
 
 def test_images_have_a_bound_of_their_own() -> None:

@@ -127,8 +127,10 @@ class ToolResult(msgspec.Struct, frozen=True, gc=False):
 
 
 Part: TypeAlias = Content | ToolCall | ToolResult
+_ONLY_TEXT = frozenset({Text})
 _TYPES_WITH_MEDIA = frozenset({Image, Audio, Video, File, ToolResult})
 _parts_of_turn = attrgetter("parts")
+_text, _name, _extra = attrgetter("text"), attrgetter("name"), attrgetter("extra")
 _set = msgspec.structs.force_setattr
 
 
@@ -436,22 +438,28 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     # encoding the typed fields; all other code reads the typed fields.
     written: Mapping[str, msgspec.Raw] | None = None
 
-    # Both are computed from the turns: `parts` has every part of every turn, and `media` every
-    # media part, including media inside tool results.
-    parts: tuple[Part, ...] = ()
+    # The texts of all parts, if the turns consist only of text: no other parts, no names and no
+    # additional properties. Otherwise None. Computed from the turns, unless the creator of the
+    # prompt knows that the turns consist only of text. Whoever replaces the turns must set it to
+    # None, so that it is computed again.
+    texts: tuple[str, ...] | None = None
+    # Every media part of the turns, including media inside tool results. Computed from the turns.
     media: tuple[Media, ...] = ()
 
     def __post_init__(self) -> None:
-        # Both fields may have the values of another prompt, from which `replace` has created this
-        # one with other turns.
-        parts = tuple(chain.from_iterable(map(_parts_of_turn, self.turns)))
-        _set(self, "parts", parts)
-        if not _TYPES_WITH_MEDIA.isdisjoint(map(type, parts)):
+        if self.texts is not None:
+            return
+        turns = self.turns
+        parts = tuple(chain.from_iterable(map(_parts_of_turn, turns)))
+        media: tuple[Media, ...] = ()
+        if _ONLY_TEXT.issuperset(map(type, parts)):
+            if not any(chain(map(_name, turns), map(_extra, chain(parts, turns)))):
+                _set(self, "texts", tuple(map(_text, parts)))
+        elif not _TYPES_WITH_MEDIA.isdisjoint(map(type, parts)):
             contents = [part.content if isinstance(part, ToolResult) else (part,) for part in parts]
             found = chain.from_iterable(contents)
-            _set(self, "media", tuple(part for part in found if isinstance(part, Media)))
-        elif self.media:
-            _set(self, "media", ())
+            media = tuple(part for part in found if isinstance(part, Media))
+        _set(self, "media", media)
 
     def cache_marks(self) -> list[FreeObject]:
         """Returns every `cache_control` object that the client wrote in parts and in tools."""
@@ -500,4 +508,4 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_turns(self, turns: tuple[Turn, ...]) -> "Prompt":
         assert self.written is None, "the original bytes would still contain the old turns"
-        return replace(self, turns=turns)
+        return replace(self, turns=turns, texts=None)

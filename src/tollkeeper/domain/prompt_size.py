@@ -6,7 +6,6 @@ limits of all tokens and web searches.
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from operator import attrgetter
 
 import msgspec
 
@@ -21,7 +20,6 @@ from tollkeeper.domain.prompt import (
     Part,
     Prompt,
     Reasoning,
-    Text,
     Tool,
     ToolCall,
     ToolResult,
@@ -50,8 +48,6 @@ _ESCAPED_FOR_HTML = "<>&'"
 _ESCAPE_BYTES = 6
 
 _encode = msgspec.json.Encoder().encode
-_ONLY_TEXT = frozenset({Text})
-_text, _name, _extra = attrgetter("text"), attrgetter("name"), attrgetter("extra")
 
 
 class PromptSize(msgspec.Struct, frozen=True, gc=False):
@@ -210,15 +206,10 @@ def _tool_uses_allowed(prompt: Prompt, provider_tools: list[FreeObject]) -> int:
 
 def prompt_text(prompt: Prompt) -> str:
     """Returns every text that the model may read."""
-    parts, turns = prompt.parts, prompt.turns
-    if _ONLY_TEXT.issuperset(map(type, parts)) and not any(
-        chain(map(_name, turns), map(_extra, chain(parts, turns)))
-    ):
-        # Nearly every prompt has only text, no names and no additional properties.
-        texts: Iterable[str] = map(_text, parts)
-    else:
+    texts: Iterable[str] | None = prompt.texts
+    if texts is None:
         texts = []
-        for turn in turns:
+        for turn in prompt.turns:
             texts += chain.from_iterable(map(_part_texts, turn.parts))
             texts.append(turn.name or "")
             texts += _extra_texts(turn.extra)

@@ -83,7 +83,7 @@ def _plain(part: object) -> Text | Image:
 def test_the_same_turns_come_back() -> None:
     call = claude_call()
     call = msgspec.structs.replace(
-        call, prompt=msgspec.structs.replace(call.prompt, turns=_TURNS, written=None)
+        call, prompt=msgspec.structs.replace(call.prompt, turns=_TURNS, texts=None, written=None)
     )
     body = sent(call)
     sent_blocks = [block for message in body["messages"] for block in message["content"]]

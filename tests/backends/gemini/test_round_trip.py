@@ -50,7 +50,7 @@ def _sent(
     turns: tuple[Turn, ...], *, model: Model = GEMINI, endpoint: Endpoint = Endpoint.GEMINI
 ) -> Any:
     call = gemini_call(model=model)
-    prompt = msgspec.structs.replace(call.prompt, turns=turns, written=None)
+    prompt = msgspec.structs.replace(call.prompt, turns=turns, texts=None, written=None)
     return sent(msgspec.structs.replace(call, prompt=prompt), endpoint=endpoint)
 
 

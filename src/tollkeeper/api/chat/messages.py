@@ -10,7 +10,7 @@ A place is the path of a value in the request, such as `messages[0].content`. Er
 """
 
 from collections.abc import Sequence
-from itertools import count
+from itertools import count, repeat
 from operator import attrgetter
 from typing import Any
 
@@ -73,41 +73,37 @@ class _LooseRequest(msgspec.Struct):
     messages: list[_LooseMessage]
 
 
-_common_fields = attrgetter("role", "content", "name")
+_common_fields = attrgetter("role", "content")
 # Reads the fields that most messages lack.
 _further_fields = attrgetter(
-    *(
-        name
-        for name in wire.ChatMessage.__struct_fields__
-        if name not in ("role", "content", "name")
-    )
+    *(name for name in wire.ChatMessage.__struct_fields__ if name not in ("role", "content"))
 )
 _NO_FURTHER_FIELDS = _further_fields(wire.ChatMessage(role="user"))
 _PLACE = "messages[{}]".format
+_NO_NAMES = repeat(None)
 _TEXT_ONLY = frozenset({str})
 _loose_decoder = msgspec.json.Decoder(_LooseRequest)
 
 
 def read_turns(
     messages: Sequence[wire.ChatMessage], raw_body: bytes
-) -> tuple[tuple[Turn, ...], list[wire.ChatMessage]]:
-    """Returns the turns, and the messages that may need corrections before a backend gets them. If every
-    message has only a role, a name and a text, no message needs a correction. Otherwise all messages are
-    returned."""
-    roles, contents, names = zip(*map(_common_fields, messages), strict=True)
+) -> tuple[tuple[Turn, ...], tuple[str, ...] | None]:
+    """Returns the turns and their texts. If a message has more than a role and a text, returns None
+    instead of the texts. The messages may then need corrections before a backend gets them."""
+    roles, contents = zip(*map(_common_fields, messages), strict=True)
     places = map(_PLACE, count())
     if (
-        # In most requests, all messages have only role, content and name. This case is faster,
-        # because its loops run in C.
+        # In most requests, all messages have only a role and a text. This case is faster, because its
+        # loops run in C.
         _PLAIN_ROLES.issuperset(roles)
         and _TEXT_ONLY.issuperset(map(type, contents))
         and all(map(_NO_FURTHER_FIELDS.__eq__, map(_further_fields, messages)))
     ):
         texts = zip(map(Text, contents), strict=True)
-        return tuple(map(Turn, map(_ROLES.__getitem__, roles), texts, names, places)), []
+        typed_roles = map(_ROLES.__getitem__, roles)
+        return tuple(map(Turn, typed_roles, texts, _NO_NAMES, places)), contents
     loose: list[_LooseMessage] | None = None
     turns = []
-    messages_to_check = []
     for at, (message, checked, place) in enumerate(zip(messages, contents, places, strict=False)):
         content: tuple[Content, ...] = ()
         if isinstance(checked, str):
@@ -120,9 +116,8 @@ def read_turns(
                 _content_part(part, f"{place}.content[{number}]")
                 for number, part in enumerate(parts)
             )
-        messages_to_check.append(message)
         turns.append(_turn(message, content, place))
-    return tuple(turns), messages_to_check
+    return tuple(turns), None
 
 
 def _turn(message: wire.ChatMessage, content: tuple[Content, ...], place: str) -> Turn:

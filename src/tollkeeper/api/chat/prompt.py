@@ -145,15 +145,16 @@ def read_prompt(
 ) -> Prompt:
     """Reads the prompt of a chat request. Omits some values that have no effect on `model`, for
     example the reasoning effort `none` if the model cannot reason."""
-    turns, messages_to_check = read_turns(body.messages, raw_body)
+    turns, texts = read_turns(body.messages, raw_body)
     written = _written_fields.decode(raw_body)
     if _NULL in written.values():
         # The value null has no effect.
         written = {name: value for name, value in written.items() if value != _NULL}
-    if messages_to_check:
-        written["messages"] = _corrected(written["messages"], messages_to_check)
+    if texts is None:
+        written["messages"] = _corrected(written["messages"], body.messages)
     prompt = Prompt(
         turns=turns,
+        texts=texts,
         sampling=Sampling(*_sampling_fields(body)),
         caching=caching,
         identity=Identity(*_identity_fields(body)),
