@@ -32,7 +32,7 @@ class PricesInForce:
     them."""
 
     __slots__ = (
-        *("_model", "_plain_cost_max", "_prices_differ", "_pricing", "by_backend"),
+        *("_model", "_prices_differ", "_pricing", "by_backend", "plain_cost_max"),
         *("since", "until"),
     )
 
@@ -48,9 +48,9 @@ class PricesInForce:
         self._pricing = model.pricing_at(now)
         # Whether the prices of a call depend on its backend, its prompt or its answer.
         self._prices_differ = bool(model.routes or self._pricing.variants or model.writes_images)
-        # The highest possible cost of a call for one completion whose prompt is one text. It does not
-        # depend on the bounds of the call, because the model's limits replace them.
-        self._plain_cost_max = self._cost_max(Bounds(0, 1, 1))
+        # `cost_max` of every call for one completion whose prompt is one text, if the bounds of the
+        # call are within the model's limits.
+        self.plain_cost_max = self.cost_max(Bounds(0, 1, 1))
 
     def dearest(self, bounds: Bounds) -> Pricing:
         """Returns the prices of the most expensive backend for a call within the bounds."""
@@ -58,24 +58,19 @@ class PricesInForce:
             return self._pricing
         return max(self.by_backend.values(), key=lambda pricing: hold_picousd(pricing, bounds))
 
-    def hold(self, bounds: Bounds, *, is_plain: bool) -> tuple[Pricing, int, int]:
-        """Returns the prices of the most expensive backend, the maximum cost of a call within the
-        bounds, and the maximum overage. An answer may exceed `bounds`, but not the model's declared
-        limits, so the overage is at most the cost by these limits minus the cost within the
-        bounds. `is_plain` means that the bounds are those of one completion for one text, within
-        the model's limits."""
+    def hold(self, bounds: Bounds) -> tuple[Pricing, int]:
+        """Returns the prices of the most expensive backend, and the maximum cost of a call within the
+        bounds."""
         pricing = prices = self._pricing
         if self._prices_differ:
             pricing = self.dearest(bounds)
             prices = dearest_prices(pricing, bounds)
-        amount = hold_at(prices, bounds)
-        cost_max = self._plain_cost_max if is_plain else self._cost_max(bounds)
-        return pricing, amount, cost_max - amount
+        return pricing, hold_at(prices, bounds)
 
-    def _cost_max(self, bounds: Bounds) -> int:
+    def cost_max(self, bounds: Bounds) -> int:
         """Returns the highest possible cost of a call by the model's declared limits: a full
-        context for each prompt, the longest output, and more searches than any known answer
-        made."""
+        context for each prompt, the longest output, and more searches than any known answer made.
+        An answer may exceed `bounds`, but not these limits."""
         model = self._model
         output_each = max(bounds.output_tokens_each, model.max_output_length)
         limits = replace(

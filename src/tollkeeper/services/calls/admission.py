@@ -50,21 +50,23 @@ class Admission:
         hold, raises an error with the reason, and remembers a refusal because of the rate."""
         call, plan = tab.call, tab.plan
         size = await measure(call)
-        is_plain = (
+        prices = plan.fixed_prices or plan.prices_at(self._clock())
+        if (
             size.is_text_only
             and call.choices == 1
             and not (call.prompt.options or plan.has_special_bounds)
-        )
-        if is_plain:
+        ):
             tab.meter.prompt_tokens = prompt_tokens = size.bound(plan.model, counted)
             bounds = Bounds(prompt_tokens, 1, call.output_tokens_max)
+            cost_max = prices.plain_cost_max
         else:
             bounds = _special_bounds(tab, size, counted)
-        prices = plan.fixed_prices or plan.prices_at(self._clock())
-        pricing, amount, overage_max = prices.hold(bounds, is_plain=is_plain)
+            cost_max = prices.cost_max(bounds)
+        pricing, amount = prices.hold(bounds)
         tab.prices = prices.by_backend
         if call.prompt.tools and (fee := plan.tool_fee(call.prompt)):
             amount += fee
+            cost_max += fee
             pricing = pricing.with_fee(fee)
             tab.prices = {
                 backend: backend_pricing.with_fee(fee)
@@ -74,7 +76,7 @@ class Admission:
             call.project_id,
             call.key_id,
             amount,
-            overage_max,
+            cost_max - amount,
             call.model.id,
             organization_id=call.organization_id,
             id=convert(call.request_id, UUID),
