@@ -129,7 +129,7 @@ async def test_a_restart_under_calls_is_waited_for(server: Server, data_dir: Pat
 async def test_beyond_the_deadline_it_is_an_error_and_still_paid(
     server: Server, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inference, "_SETTLEMENT_S_MIN", 0.2)
+    monkeypatch.setattr(inference, "SETTLEMENT_S_MIN", 0.2)
     async with impatient(server, data_dir, deadline_s=3) as scripted:
         paused = PausedAnswer()
         may_answer = asyncio.Event()

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from tests.support.backend_calls import make_call
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.inference import Batch
+from tollkeeper.domain.ledger import Hold
 from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.calls.running_calls import InferenceLimits, RunningCalls
-from tollkeeper.services.calls.tab import Tab
+from tollkeeper.services.calls.tab import SETTLEMENT_S_MIN, SettlementState, Tab
 from tollkeeper.services.overload import OverloadGate
 
 _PLAN = Mock(spec=Plan)
@@ -37,26 +38,33 @@ def _begin(calls: RunningCalls) -> Tab:
     return calls.begin(make_call(), _PLAN, _Sink(), "chat_create")
 
 
+def _begin_admitted(calls: RunningCalls) -> Tab:
+    running = _begin(calls)
+    running.hold = Mock(spec=Hold)
+    return running
+
+
 def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
 async def test_a_wait_ends_when_somebody_wants_the_call_to_end(calls: RunningCalls) -> None:
-    running = _begin(calls)
+    running = _begin_admitted(calls)
     asyncio.get_running_loop().call_soon(running.end_by, _now())
     with pytest.raises(TimeoutError), running.waiting_until(running.deadline):
         await asyncio.sleep(20)
 
 
 async def test_a_later_wait_has_its_slack_only(calls: RunningCalls) -> None:
-    running = _begin(calls)
+    running = _begin_admitted(calls)
     running.end_by(_now())
     with pytest.raises(TimeoutError), running.waiting_until(running.deadline):
         await asyncio.sleep(20)
     wanted = _now()
     running.end_by(wanted)
-    with running.waiting_until(running.deadline, slack_s=5) as alarm:
-        assert alarm.when == wanted + 5
+    running.state = SettlementState.UNSETTLED
+    with running.waiting_until(running.deadline) as alarm:
+        assert alarm.when == wanted + SETTLEMENT_S_MIN
 
 
 async def test_the_wait_for_admission_is_not_shortened(calls: RunningCalls) -> None:
@@ -70,11 +78,11 @@ async def test_the_wait_for_admission_is_not_shortened(calls: RunningCalls) -> N
 async def test_who_leaves_after_the_end_of_its_call_ends_no_other_one(
     calls: RunningCalls,
 ) -> None:
-    running = _begin(calls)
+    running = _begin_admitted(calls)
     with running.waiting_until(running.deadline):
         pass
     calls.end(running)
-    another = _begin(calls)
+    another = _begin_admitted(calls)
     assert another.alarm is running.alarm
     with another.waiting_until(another.deadline):
         calls.abandon(running)

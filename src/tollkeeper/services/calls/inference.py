@@ -34,7 +34,7 @@ from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.response_gate import ResponseGate
 from tollkeeper.services.calls.running_calls import InferenceLimits, RunningCalls
-from tollkeeper.services.calls.tab import AnswerSink, SettlementState, Tab
+from tollkeeper.services.calls.tab import SETTLEMENT_S_MIN, AnswerSink, SettlementState, Tab
 from tollkeeper.services.calls.token_counting import TokenCounting, tokenizer_deadline
 from tollkeeper.services.overload import OverloadGate
 from tollkeeper.services.policies.checks import Evidence, JudgedContent, PolicyChecks
@@ -49,9 +49,6 @@ _DEADLINE_SLACK_S = 0.5
 # with an invalid key must not use up the limit of the project's valid keys.
 _CLIENT_ERRORS = frozenset({400, 402, 403, 404, 409, 413, 422, 429, 501})
 _WITHHELD = "The backend refused the request. Its message is not shown, because a policy judges the answers."
-# A call may wait this long for the ledger to write its settlement, even after the call's deadline
-# or the time set by `Tab.end_by`.
-_SETTLEMENT_S_MIN = 5.0
 _IMPOSSIBLE_USAGE = "the backend's report of usage cannot be true"
 _UNKNOWN_PROMPT_SIZE = "no usage was reported, and the size of media or searches is not known"
 _GATEWAY_FAILED = "the gateway failed during the call"
@@ -205,7 +202,7 @@ class Inference:
 
     async def _deliver(self, tab: Tab, gate: ResponseGate | None = None) -> None:
         """Sends the call to the backend, and delivers the answer until it is complete."""
-        if tab.abandoned or tab.stopped:
+        if tab.ends_by is not None:
             # The client has disconnected or the gateway is stopping. The call has not been sent
             # yet, and sending it would only cost money.
             if gate is not None:
@@ -215,7 +212,7 @@ class Inference:
         tab.dispatched_at = time.perf_counter_ns()
         tab.owner_calls.waiting += 1
         try:
-            with tab.waiting_until(tab.deadline + _DEADLINE_SLACK_S):
+            with tab.alarm.until(tab.deadline + _DEADLINE_SLACK_S):
                 if gate is None:
                     await tab.plan.backend.answer(tab.call, tab, deadline=tab.deadline)
                 else:
@@ -242,9 +239,9 @@ class Inference:
             cost, resolution_written = None, self._admission.leave_unsettled(tab, reason)
         else:
             cost, resolution_written = self._admission.settle(tab, charge)
-        wait_until = max(tab.deadline, tab.alarm.now() + _SETTLEMENT_S_MIN)
+        wait_until = max(tab.deadline, tab.alarm.now() + SETTLEMENT_S_MIN)
         try:
-            with tab.waiting_until(wait_until, slack_s=_SETTLEMENT_S_MIN):
+            with tab.waiting_until(wait_until):
                 await resolution_written
         except TimeoutError:
             if error is None:

@@ -3,7 +3,6 @@ model's context, and with the cost that the backend reports. Buffers the records
 passes them in groups to the activity table, the metrics and the request log."""
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from operator import attrgetter, floordiv, getitem, sub
@@ -138,7 +137,6 @@ class CallRecorder:
     def ended(self, tab: Tab) -> None:
         """Compares the usage and cost of the ended call with its hold, and records the call after its
         pending verdicts have arrived. Neither blocks nor raises."""
-        tab.ended_at = time.perf_counter_ns()
         if tab.hold is not None:
             self._check_usage_and_cost(tab, tab.hold)
         evidence = tab.evidence

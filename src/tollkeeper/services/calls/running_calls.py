@@ -3,6 +3,7 @@ and ends all calls when the process stops."""
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Hashable
 from dataclasses import dataclass
 
@@ -75,7 +76,7 @@ class RunningCalls:
         """Removes a call that has ended."""
         calls = tab.owner_calls
         # `end_by` then no longer moves the alarm, so that another call can use it.
-        tab.slack_s = None
+        tab.ended_at = time.perf_counter_ns()
         self._alarms.give_back(tab.alarm)
         self._running.remove(tab)
         calls.running -= 1

@@ -76,6 +76,11 @@ class CallTracer(Protocol):
         ...
 
 
+# A call may wait this long for the ledger to write its settlement, even after the call's deadline
+# or the time set by `Tab.end_by`.
+SETTLEMENT_S_MIN = 5.0
+
+
 class SettlementState(StrEnum):
     """Lists the possible states of a call's reservation when the call has ended."""
 
@@ -160,10 +165,6 @@ class Tab(msgspec.Struct, eq=False):
     judging_ns: int = 0
     # The time by which the call must end; set by `end_by`. A time of the event loop's clock.
     ends_by: float | None = None
-    # The number of seconds that the current wait may last beyond `ends_by`. None before the first
-    # wait, and after the end of the call: the alarm may then belong to another call and must not be
-    # moved.
-    slack_s: float | None = None
 
     @property
     def usage(self) -> Usage:
@@ -171,19 +172,25 @@ class Tab(msgspec.Struct, eq=False):
         assert self.charge is not None
         return self.charge
 
-    def waiting_until(self, when: float, *, slack_s: float = 0.0) -> Alarm:
+    def waiting_until(self, when: float) -> Alarm:
         """Returns a context manager that raises TimeoutError if its block still waits at `when`, or
-        `slack_s` seconds after the time set by `end_by`, whichever is earlier."""
-        self.slack_s = slack_s
+        at the time set by `end_by`, whichever is earlier. The wait for the settlement may last
+        `SETTLEMENT_S_MIN` seconds beyond the time set by `end_by`."""
         if self.ends_by is not None:
-            when = min(when, self.ends_by + slack_s)
+            when = min(when, self.ends_by + self._slack_s)
         return self.alarm.until(when)
 
     def end_by(self, when: float) -> None:
-        """Ends the current wait and all later waits of the call by this time."""
+        """Ends the current wait and all later waits of the call by this time. Does not shorten the
+        wait for the hold: the gateway must learn whether the hold was written. After the end of the
+        call, the alarm may belong to another call and is not moved."""
         self.ends_by = when
-        if self.slack_s is not None:
-            self.alarm.move(min(when + self.slack_s, self.alarm.when))
+        if self.hold is not None and not self.ended_at:
+            self.alarm.move(min(when + self._slack_s, self.alarm.when))
+
+    @property
+    def _slack_s(self) -> float:
+        return 0.0 if self.state is SettlementState.NONE else SETTLEMENT_S_MIN
 
     def end_at_once(self) -> None:
         """Ends the current wait at once, even if its result would be available in the same
