@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.tables import each
-from tollkeeper.runtime.timeouts import Alarm, Alarms, Timeout, timeout, timeout_at
+from tollkeeper.runtime.timeouts import Alarm, Timeout, timeout, timeout_at
 
 # A short time, and a time that is longer than any test.
 TICK_S = 0.05
@@ -143,21 +143,17 @@ async def test_a_moved_alarm_does_not_end_the_next_wait() -> None:
     alarm.close()
 
 
-async def test_a_lent_alarm_bounds_the_waits_of_its_present_task_only() -> None:
-    alarms = Alarms()
+async def test_an_alarm_bounds_the_waits_of_its_present_task_only() -> None:
+    alarm = Alarm()
 
     async def wait(delay_s: float, work_s: float) -> None:
-        alarm = alarms.take()
-        try:
-            with alarm.until(_now() + delay_s):
-                await asyncio.sleep(work_s)
-        finally:
-            alarms.give_back(alarm)
+        alarm.serve()
+        with alarm.until(_now() + delay_s):
+            await asyncio.sleep(work_s)
 
     # The timer of the first task is still set when the second task gets the alarm.
     await asyncio.create_task(wait(2 * TICK_S, 0))
     await asyncio.create_task(wait(_LONG_S, 4 * TICK_S))
     with pytest.raises(TimeoutError):
         await asyncio.create_task(wait(TICK_S, _LONG_S))
-    await asyncio.gather(*(asyncio.create_task(wait(_LONG_S, 0)) for _ in range(3)))
-    alarms.close()
+    alarm.close()

@@ -16,15 +16,15 @@ class Alarm:
     block has not ended at that time.
 
     All waits of the task share one timer, because starting a timer takes more time than most waits. If the
-    timer fires before the time limit of the current wait, the timer is set again. `Alarms` lends alarms to
-    successive tasks, so that these tasks share timers too.
+    timer fires before the time limit of the current wait, the timer is set again. Another task can use
+    the alarm, and its timer, when the task needs it no longer: see `serve`.
     """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         # Returns the time of the event loop's clock. Finding the running loop takes longer.
         self.now = self._loop.time
-        self.serve(asyncio.current_task())
+        self.serve()
         self._timer: asyncio.TimerHandle | None = None
         # The time at which the timer fires; infinite if there is no timer.
         self._timer_at = math.inf
@@ -71,8 +71,9 @@ class Alarm:
             self._timer = None
             self._timer_at = math.inf
 
-    def serve(self, task: asyncio.Task[object] | None) -> None:
-        """Limits the waits of this task from now on."""
+    def serve(self) -> None:
+        """Limits the waits of the running task from now on."""
+        task = asyncio.current_task(self._loop)
         assert task is not None, "only a task can be timed out"
         self._task: asyncio.Task[object] = task
         # The number of cancellation requests that the task had received before it got this alarm.
@@ -95,31 +96,6 @@ class Alarm:
         if self._is_waiting and not self._expired:
             self._expired = True
             self._task.cancel()
-
-
-class Alarms:
-    """Lends alarms to tasks. A returned alarm keeps its timer and is lent to another task. So there are as
-    many alarms as tasks had one at the same time."""
-
-    def __init__(self) -> None:
-        self._free: list[Alarm] = []
-
-    def take(self) -> Alarm:
-        """Lends an alarm to the running task."""
-        if not self._free:
-            return Alarm()
-        alarm = self._free.pop()
-        alarm.serve(asyncio.current_task(alarm._loop))
-        return alarm
-
-    def give_back(self, alarm: Alarm) -> None:
-        del alarm._task
-        self._free.append(alarm)
-
-    def close(self) -> None:
-        for alarm in self._free:
-            alarm.close()
-        self._free.clear()
 
 
 class Timeout(Alarm):

@@ -97,6 +97,7 @@ async def test_nothing_is_kept_of_owners_without_calls() -> None:
     for _ in range(20):
         call = replace(make_call(), organization_id=OrganizationId(uuid4()))
         running = [calls.begin(call, _PLAN, _Sink(), "chat_create") for _ in range(2)]
+        assert running[0].alarm is not running[1].alarm
         with running[0].judging():
             assert gate.active_calls == 1
         assert gate.active_calls == 2

@@ -11,7 +11,7 @@ from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.metering import Meter
 from tollkeeper.runtime.fair_queue import share
-from tollkeeper.runtime.timeouts import Alarms
+from tollkeeper.runtime.timeouts import Alarm
 from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.calls.tab import AnswerSink, Tab
 from tollkeeper.services.overload import OverloadGate, OwnerCalls
@@ -47,7 +47,8 @@ class RunningCalls:
         # Calls whose client has disconnected and whose answer is still read.
         self._draining: set[Tab] = set()
         self._none_running = asyncio.Event()
-        self._alarms = Alarms()
+        # The alarms of ended calls. Each keeps its timer, so that a further call can use both.
+        self._free_alarms: list[Alarm] = []
 
     def __len__(self) -> int:
         return len(self._running)
@@ -63,7 +64,11 @@ class RunningCalls:
         calls = self._owners.get(owner) or OwnerCalls(owner)
         if len(self._running) >= limits.calls_max or calls.running >= self._calls_of_owner_max:
             raise Unavailable("Too many calls are in progress; try again.", retry_after_s=1)
-        alarm = self._alarms.take()
+        if self._free_alarms:
+            alarm = self._free_alarms.pop()
+            alarm.serve()
+        else:
+            alarm = Alarm()
         deadline = alarm.now() + limits.deadline_s
         tab = Tab(call, plan, sink, operation, deadline, alarm, calls, Meter(call, 0))
         if not calls.running:
@@ -77,7 +82,7 @@ class RunningCalls:
         calls = tab.owner_calls
         # `end_by` then no longer moves the alarm, so that another call can use it.
         tab.ended_at = time.perf_counter_ns()
-        self._alarms.give_back(tab.alarm)
+        self._free_alarms.append(tab.alarm)
         self._running.remove(tab)
         calls.running -= 1
         if not calls.running:
@@ -118,7 +123,9 @@ class RunningCalls:
             tab.stopped = True
             tab.end_by(now)
         await self._all_ended()
-        self._alarms.close()
+        for alarm in self._free_alarms:
+            alarm.close()
+        self._free_alarms.clear()
 
     async def _all_ended(self) -> None:
         while self._running:
