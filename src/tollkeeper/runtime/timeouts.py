@@ -28,20 +28,20 @@ class Alarm:
         self._timer: asyncio.TimerHandle | None = None
         # The time at which the timer fires; infinite if there is no timer.
         self._timer_at = math.inf
-        self._is_waiting = False
         self._expired = False
-        self.when = 0.0
+        # The time limit of the current wait; None if the task does not wait.
+        self.when: float | None = None
 
     def until(self, when: float) -> Self:
-        """Sets the time limit of the next wait. `when` is a time of the event loop's clock."""
-        assert not self._is_waiting, "an alarm limits one wait at a time"
+        """Begins a wait with this time limit, a time of the event loop's clock. The caller is a `with`
+        statement, whose end is the end of the wait."""
+        assert self.when is None, "an alarm limits one wait at a time"
         self.when = when
+        if when < self._timer_at:
+            self._set_timer(when)
         return self
 
     def __enter__(self) -> Self:
-        self._is_waiting = True
-        if self.when < self._timer_at:
-            self._set_timer()
         return self
 
     def __exit__(
@@ -50,7 +50,7 @@ class Alarm:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._is_waiting = False
+        self.when = None
         if self._expired:
             self._expired = False
             if self._task.uncancel() <= self._cancelling and exc_type is asyncio.CancelledError:
@@ -59,10 +59,10 @@ class Alarm:
     def move(self, when: float) -> None:
         """Changes the time limit of the current wait. The new limit may be in the past. Does nothing if the
         task does not wait."""
-        if self._is_waiting and not self._expired:
+        if self.when is not None and not self._expired:
             self.when = when
             if when < self._timer_at:
-                self._set_timer()
+                self._set_timer(when)
 
     def close(self) -> None:
         """Cancels the timer."""
@@ -79,21 +79,21 @@ class Alarm:
         # The number of cancellation requests that the task had received before it got this alarm.
         self._cancelling = task.cancelling()
 
-    def _set_timer(self) -> None:
+    def _set_timer(self, when: float) -> None:
         self.close()
-        self._timer_at = self.when
-        self._timer = self._loop.call_at(self.when, self._fire)
+        self._timer_at = when
+        self._timer = self._loop.call_at(when, self._fire)
 
     def _fire(self) -> None:
         fired_at, self._timer, self._timer_at = self._timer_at, None, math.inf
-        if self._is_waiting and fired_at < self.when:
-            self._set_timer()
+        if self.when is not None and fired_at < self.when:
+            self._set_timer(self.when)
         else:
             self.expire()
 
     def expire(self) -> None:
         """Ends the current wait immediately, with TimeoutError. Does nothing if the task does not wait."""
-        if self._is_waiting and not self._expired:
+        if self.when is not None and not self._expired:
             self._expired = True
             self._task.cancel()
 

@@ -120,6 +120,7 @@ async def test_one_organization_does_not_have_all_calls_that_are_read_on() -> No
         )
         calls.abandon(running)
         with running.waiting_until(running.deadline) as alarm:
+            assert alarm.when is not None
             return running, alarm.when > _now() + 1
 
     left = [leave(hostile) for _ in range(50)]

@@ -80,7 +80,7 @@ class RunningCalls:
     def end(self, tab: Tab) -> None:
         """Removes a call that has ended."""
         calls = tab.owner_calls
-        # `end_by` then no longer moves the alarm, so that another call can use it.
+        # `end_by` then no longer uses the alarm, so that another call can use it.
         tab.ended_at = time.perf_counter_ns()
         self._free_alarms.append(tab.alarm)
         self._running.remove(tab)

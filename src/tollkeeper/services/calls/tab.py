@@ -183,10 +183,11 @@ class Tab(msgspec.Struct, eq=False):
     def end_by(self, when: float) -> None:
         """Ends the current wait and all later waits of the call by this time. Does not shorten the
         wait for the hold: the gateway must learn whether the hold was written. After the end of the
-        call, the alarm may belong to another call and is not moved."""
+        call, the alarm may belong to another call."""
         self.ends_by = when
-        if self.hold is not None and not self.ended_at:
-            self.alarm.move(min(when + self._slack_s, self.alarm.when))
+        limit = self.alarm.when
+        if limit is not None and self.hold is not None and not self.ended_at:
+            self.alarm.move(min(when + self._slack_s, limit))
 
     @property
     def _slack_s(self) -> float:
