@@ -19,14 +19,14 @@ LIBRARIES: Final = "libraries"
 
 TARGETS = {
     HTTP: 747,
-    APPLICATION: 528,
-    REQUEST: 454,
-    PRICE: 549,
-    LEDGER: 204,
-    SCRIPT: 444,
-    BACKEND: 804,
+    APPLICATION: 471,
+    REQUEST: 426,
+    PRICE: 498,
+    LEDGER: 201,
+    SCRIPT: 436,
+    BACKEND: 802,
     ANSWER: 195,
-    ENDED: 203,
+    ENDED: 197,
     LIBRARIES: 0,
 }
 
