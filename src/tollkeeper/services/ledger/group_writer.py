@@ -74,7 +74,6 @@ class GroupQueue(Generic[T, R]):
         in_order: bool = False,
         handout: Handout | None = None,
     ) -> None:
-        self._loop = asyncio.get_running_loop()
         self._work = work
         self._name = name
         self._owner = owner
@@ -105,12 +104,12 @@ class GroupQueue(Generic[T, R]):
         withdraw the item. For an item that moves here from another queue, `result` is the future
         that its caller already waits for. Raises Unavailable if the queue is full."""
         if result is None:
-            result = self._loop.create_future()
+            result = asyncio.Future()
         if len(self._queued) >= BATCH_MAX:
             self._await_turn(item, result)
         self._queued[result] = item
         if self._running is None:
-            self._running = self._loop.create_task(self._run(), name=self._name)
+            self._running = asyncio.create_task(self._run(), name=self._name)
         return result
 
     def _await_turn(self, item: T, result: asyncio.Future[R]) -> None:
