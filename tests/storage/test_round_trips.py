@@ -1,13 +1,17 @@
 """Tests transactions of one or two round trips: results and errors equal those of the driver."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
+import uvloop
 from psycopg import errors as pg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 
+from tests.support.stream_server import StreamServer, reset
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.storage import round_trips
 from tollkeeper.storage.database import Contention, Database
@@ -213,6 +217,57 @@ async def test_a_connection_that_is_cut_is_unavailable_and_replaced(
             await waiting
     for number in (2, 3, 4):
         await _add(database, number, "x")
+
+
+def test_a_reset_within_a_result_is_unavailable(conninfo: str) -> None:
+    """After an error on a socket, uvloop closes its registration of the socket. The wait for the rest of
+    the result must fail like any other lost connection, so that the ledger repeats its transaction."""
+    uvloop.run(_read_until_reset(conninfo))
+
+
+async def _read_until_reset(conninfo: str) -> None:
+    server = conninfo_to_dict(conninfo)
+    socket_path = f"{server['host']}/.s.PGSQL.{server.get('port', 5432)}"
+    resets = False
+
+    async def pass_on(client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        """Passes data on in both directions. If `resets` is set, the client gets only the first byte of
+        the result."""
+        result, to_server = await asyncio.open_unix_connection(socket_path)
+
+        async def pass_requests() -> None:
+            while data := await client.read(1 << 16):
+                to_server.write(data)
+            to_server.close()
+
+        requests = asyncio.create_task(pass_requests())
+        try:
+            while data := await result.read(1 << 16):
+                if resets:
+                    # The byte must arrive together with the reset, which uvloop sends in its next
+                    # iteration.
+                    socket = to_client.get_extra_info("socket")
+                    asyncio.get_running_loop().call_soon(os.write, socket.fileno(), data[:1])
+                    reset(to_client)
+                    return
+                to_client.write(data)
+        finally:
+            requests.cancel()
+            to_server.close()
+
+    async with StreamServer(pass_on) as relay:
+        address = make_conninfo(conninfo, host="127.0.0.1", port=relay.port, sslmode="disable")
+        database = Database(address, pool_size=1, pool_timeout_s=20, statement_timeout_s=20)
+        await database.open()
+        try:
+            async with database.round_trips() as trips:
+                assert await trips.run(_DIVIDE.bind(1)) == [[(1,)]]
+            resets = True
+            with pytest.raises(Unavailable):
+                async with database.round_trips() as trips:
+                    await trips.run(_DIVIDE.bind(1))
+        finally:
+            await database.close()
 
 
 async def test_who_is_cancelled_leaves_no_connection_in_the_middle(

@@ -1,7 +1,9 @@
 """Runs a test server with one coroutine for each connection, and closes all connections at its end."""
 
 import asyncio
+import socket
 import ssl
+import struct
 from collections.abc import Awaitable, Callable
 from typing import Self
 
@@ -10,6 +12,13 @@ from tollkeeper.hosting.listeners import stop_listening
 Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 _ENDS_WITHIN_S = 10
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    """Closes the connection with a TCP reset."""
+    client = writer.get_extra_info("socket")
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
 
 
 class StreamServer:

@@ -15,12 +15,11 @@ import itertools
 import json
 import socket
 import ssl
-import struct
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from tests.support.stream_server import StreamServer
+from tests.support.stream_server import StreamServer, reset
 from tests.support.upstream_wire import (
     DONE,
     USAGE,
@@ -79,9 +78,7 @@ class Peer:
 
     def reset(self) -> None:
         """Closes the connection with a TCP reset."""
-        client = self._writer.get_extra_info("socket")
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._writer.transport.abort()
+        reset(self._writer)
 
     def close(self) -> None:
         self._writer.close()

@@ -247,31 +247,35 @@ async def _read_results(pgconn: PGconn, statements: int) -> list[PGresult]:
     loop, descriptor = asyncio.get_running_loop(), pgconn.socket
     results: list[PGresult] = []
     expected = statements + 1
+    while pgconn.flush():
+        await _wait(loop, descriptor, sending=True)
+        pgconn.consume_input()
+    while not results or results[-1].status != _PIPELINE_SYNC:
+        for _ in range(expected):
+            while pgconn.is_busy():
+                await _wait(loop, descriptor)
+                pgconn.consume_input()
+            # A None marks the end of each statement's results. It never has to be waited for.
+            results += iter(pgconn.get_result, None)
+        if pgconn.status == _CONNECTION_BAD:
+            raise pg.OperationalError("the connection to the database is lost")
+        expected = 1
+    return results[:-1]
+
+
+async def _wait(loop: asyncio.AbstractEventLoop, descriptor: int, *, sending: bool = False) -> None:
+    """Waits until the socket can be read or, while `sending`, written. The socket is registered for
+    one wait only: it stays writable, which would wake up the event loop all the time, and after an
+    error on the socket, uvloop refuses to use the old registration."""
+    ready = loop.create_future()
+    loop.add_reader(descriptor, _wake, ready)
+    if sending:
+        loop.add_writer(descriptor, _wake, ready)
     try:
-        while pgconn.flush():
-            ready = loop.create_future()
-            loop.add_writer(descriptor, _wake, ready)
-            loop.add_reader(descriptor, _wake, ready)
-            await ready
-            # The socket stays writable, so the event loop would wake up all the time.
-            loop.remove_writer(descriptor)
-            pgconn.consume_input()
-        while not results or results[-1].status != _PIPELINE_SYNC:
-            for _ in range(expected):
-                while pgconn.is_busy():
-                    ready = loop.create_future()
-                    loop.add_reader(descriptor, _wake, ready)
-                    await ready
-                    pgconn.consume_input()
-                # A None marks the end of each statement's results. It never has to be waited for.
-                results += iter(pgconn.get_result, None)
-            if pgconn.status == _CONNECTION_BAD:
-                raise pg.OperationalError("the connection to the database is lost")
-            expected = 1
+        await ready
     finally:
         loop.remove_reader(descriptor)
         loop.remove_writer(descriptor)
-    return results[:-1]
 
 
 def _wake(ready: asyncio.Future[None]) -> None:
