@@ -171,11 +171,11 @@ async def test_all_segments_of_a_stream_are_one_verdict(priced: JudgedGateway, w
 
 
 async def test_a_call_that_the_backend_refuses_pays_for_its_verdicts(
-    priced: JudgedGateway, overlapping: JudgedGateway
+    priced: JudgedGateway, overlapping: JudgedGateway, judged: JudgedGateway
 ) -> None:
-    """The backend's usage does not count the rejected request. The other gateway of this file writes to
-    the same table, so it must first write all records of earlier tests."""
-    before = await _billed(overlapping, priced)
+    """The backend's usage does not count the rejected request. The other gateways of this file write to
+    the same table, so they must first write all records of earlier tests."""
+    before = await _billed(judged, overlapping, priced)
     await priced.enforce()
     priced.model.play(refuse(400))
     found = await priced.chat()
@@ -189,13 +189,20 @@ async def test_a_call_that_the_backend_refuses_pays_for_its_verdicts(
 
 
 async def _billed(*gateways: JudgedGateway) -> tuple[int, int]:
-    for judged in gateways:
-        await judged.scripted.gateway.services.recorder.drain()
-        await judged.scripted.gateway.services.activity.drain()
+    for gateway in gateways:
+        await _write_records(gateway)
     ((requests, cost),) = await gateways[0].scripted.sql(
         "SELECT coalesce(sum(requests), 0)::bigint, coalesce(sum(cost), 0) FROM backend_usage"
     )
     return requests, cost
+
+
+async def _write_records(gateway: JudgedGateway) -> None:
+    """Waits until all calls have ended and their records are written."""
+    services = gateway.scripted.gateway.services
+    await eventually(lambda: services.inference.running == 0)
+    await services.recorder.drain()
+    await services.activity.drain()
 
 
 @pytest.mark.parametrize("limit", ["credit", "cap"])
