@@ -275,7 +275,8 @@ async def _wait(loop: asyncio.AbstractEventLoop, descriptor: int, *, sending: bo
         await ready
     finally:
         loop.remove_reader(descriptor)
-        loop.remove_writer(descriptor)
+        if sending:
+            loop.remove_writer(descriptor)
 
 
 def _wake(ready: asyncio.Future[None]) -> None:
