@@ -1,5 +1,7 @@
-"""Tests that a head is recognized if it differs from the last head of its connection only in the length."""
+"""Tests that a head is recognized if it differs only in the length from the last head of its connection or
+of another open connection."""
 
+import asyncio
 import random
 from itertools import pairwise
 
@@ -9,11 +11,16 @@ from tests.hosting.raw_corpus import CORPUS
 from tests.support.proof import Proof
 from tests.support.request_receiver import RequestReceiver, content_of, parse_requests
 from tests.support.tables import each
+from tollkeeper.api.http.exchange import Exchange, RequestHead
 from tollkeeper.hosting.http_exchange import HttpExchange
+from tollkeeper.hosting.http_protocol import HttpLimits
+from tollkeeper.hosting.http_server import HttpServer
+from tollkeeper.hosting.listeners import bind
 from tollkeeper.hosting.request_parser import RequestParser
 
 _HEADER_BYTES_MAX = 1 << 20
 _LENGTH = b"Content-Length: %b\r\n"
+_PATIENCE_S = 20
 
 
 def _post(length: bytes, body: bytes, *, more: bytes = b"", host: bytes = b"x") -> bytes:
@@ -29,13 +36,21 @@ _FIRST = _post(b"3", b"abc")
 
 
 def _behind(first: bytes, data: bytes) -> HttpExchange | None:
-    """Returns the request that is recognized in `data` after the request `first`, or None."""
-    receiver = RequestReceiver()
-    parser = RequestParser(receiver, _HEADER_BYTES_MAX)
+    """Returns the request that is recognized in `data` after the request `first`, or None. Checks that
+    another connection recognizes the same request."""
+    known: dict[tuple[bytes, bytes], RequestHead] = {}
+    parser = RequestParser(RequestReceiver(), _HEADER_BYTES_MAX, known)
     start = 0
     while start < len(first):
         start += parser.feed(first, start)
-    return parser.parse_repeated(data)
+    found = parser.parse_repeated(data)
+    elsewhere = RequestParser(RequestReceiver(), _HEADER_BYTES_MAX, known).parse_known(data)
+    if found is None or elsewhere is None:
+        assert found is elsewhere
+    else:
+        assert found.head is elsewhere.head
+        assert content_of(found) == content_of(elsewhere)
+    return found
 
 
 @each("body", [b"abc", b"", b"a" * 70_000, b"\r\n\r\n", _FIRST])
@@ -54,7 +69,7 @@ def test_the_body_may_come_later(cuts: tuple[int, ...]) -> None:
     body = b"\r\nGET"
     head = _post(b"%d" % len(body), b"")
     receiver = RequestReceiver()
-    parser = RequestParser(receiver, _HEADER_BYTES_MAX)
+    parser = RequestParser(receiver, _HEADER_BYTES_MAX, {})
     for piece in (_FIRST[:-3], _FIRST[-3:]):
         parser.feed(piece, 0)
     found = parser.parse_repeated(head + body[: cuts[0]])
@@ -130,7 +145,7 @@ def test_such_heads_are_not_kept(first: bytes) -> None:
 
 def test_a_connection_of_many_callers_keeps_no_heads() -> None:
     """On a connection from a proxy, the heads of many clients follow each other and always differ."""
-    parser = RequestParser(RequestReceiver(), _HEADER_BYTES_MAX)
+    parser = RequestParser(RequestReceiver(), _HEADER_BYTES_MAX, {})
 
     def feed(data: bytes) -> None:
         start = 0
@@ -148,16 +163,18 @@ def test_a_connection_of_many_callers_keeps_no_heads() -> None:
 def test_a_head_within_a_request_is_none() -> None:
     """While a request is incomplete, bytes that equal a head are part of this request."""
     receiver = RequestReceiver()
-    parser = RequestParser(receiver, _HEADER_BYTES_MAX)
+    parser = RequestParser(receiver, _HEADER_BYTES_MAX, {})
     for piece in (_FIRST[:-3], b"abc", _post(b"%d" % (2 * len(_FIRST)), b"")):
         parser.feed(piece, 0)
     assert parser.parse_repeated(_FIRST) is None
+    assert parser.parse_known(_FIRST) is None
     parser.feed(_FIRST, 0)
     parser.feed(_FIRST, 0)
     assert receiver.exchanges[-1].body == _FIRST * 2
     assert parser.parse_repeated(_FIRST) is not None
     parser.feed(_FIRST[:10], 0)
     assert parser.parse_repeated(_FIRST) is None
+    assert parser.parse_known(_FIRST) is None
 
 
 def test_a_head_that_begins_behind_chunks_is_kept_only_as_a_whole() -> None:
@@ -169,10 +186,41 @@ def test_a_head_that_begins_behind_chunks_is_kept_only_as_a_whole() -> None:
         rest = _FIRST[cut:]
         segments = [_FIRST, chunks[:20], chunks[20:] + _FIRST[:cut], rest, rest]
         fed = parse_requests(segments, _HEADER_BYTES_MAX)
-        found = parse_requests(segments, _HEADER_BYTES_MAX, recognise=True)
+        found = parse_requests(segments, _HEADER_BYTES_MAX, {})
         for exchanges, refused in (fed, found):
             assert [one.body for one in exchanges] == [b"abc"] * 3, cut
             assert refused, "the rest of a head is not a request"
+
+
+def _answer(exchange: Exchange) -> None:
+    exchange.answer(200, b"content-length: 2\r\n", b"ok")
+
+
+async def test_a_head_is_known_while_a_connection_uses_it() -> None:
+    server = HttpServer(_answer, HttpLimits(keep_alive_s=60, connections_max=100))
+    listener = bind("127.0.0.1", 0, setting="test")
+    await server.start(listener)
+    state, writers = server._state, []
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            for _ in range(2):
+                reader, writer = await asyncio.open_connection(*listener.getsockname())
+                writers.append(writer)
+                writer.write(_FIRST)
+                await reader.readuntil(b"ok")
+                assert len(state.known_headers) == 1
+            # The connections wait for the next request. Otherwise they would be closed after the time in
+            # which headers must arrive.
+            assert [one.is_receiving for one in state.connections] == [False, False]
+            for left in (1, 0):
+                writer = writers.pop()
+                writer.close()
+                await writer.wait_closed()
+                while len(state.connections) > left:  # noqa: ASYNC110 - the server sets no event
+                    await asyncio.sleep(0.01)
+                assert len(state.known_headers) == left
+    finally:
+        await server.drain(0)
 
 
 def _cut(segments: list[bytes], chance: random.Random) -> list[bytes]:
@@ -186,7 +234,7 @@ def _cut(segments: list[bytes], chance: random.Random) -> list[bytes]:
 
 def test_sequences_are_the_same_as_if_all_were_parsed(proof: Proof) -> None:
     rounds = proof.size(quick=500, long=100_000)
-    recognised = 0
+    recognised = [0, 0]
     for seed in range(rounds):
         chance = random.Random(seed)
         segments = [chance.choice(CORPUS).raw[:2000]]
@@ -199,9 +247,14 @@ def test_sequences_are_the_same_as_if_all_were_parsed(proof: Proof) -> None:
             segments.append(again)
         for pieces in (segments, _cut(segments, chance)):
             fed, fed_refused = parse_requests(pieces, _HEADER_BYTES_MAX)
-            found, refused = parse_requests(pieces, _HEADER_BYTES_MAX, recognise=True)
-            assert refused == fed_refused, seed
-            assert [content_of(one) for one in found] == [content_of(one) for one in fed], seed
-            recognised += len({id(one.head) for one in found}) < len(found)
-    assert recognised, "no head was recognised, so nothing is shown"
+            known: dict[tuple[bytes, bytes], RequestHead] = {}
+            # The second connection also recognizes the heads of the first.
+            for connection in range(2):
+                heads = list(known.values())
+                found, refused = parse_requests(pieces, _HEADER_BYTES_MAX, known)
+                assert refused == fed_refused, seed
+                assert [content_of(one) for one in found] == [content_of(one) for one in fed], seed
+                heads += [one.head for one in found]
+                recognised[connection] += len(set(map(id, heads))) < len(heads)
+    assert all(recognised), "no head was recognised, so nothing is shown"
     proof.count("sequences of requests, some with the same head", rounds)

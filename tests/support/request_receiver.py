@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from tollkeeper.api.http.envelope import HeadersTooLarge
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.hosting.http_exchange import HttpExchange
-from tollkeeper.hosting.request_parser import RequestParser
+from tollkeeper.hosting.request_parser import KnownHeaders, RequestParser
 
 
 @dataclass
@@ -44,15 +44,17 @@ class RequestReceiver:
 
 
 def parse_requests(
-    segments: Iterable[bytes], header_bytes_max: int, *, recognise: bool = False
+    segments: Iterable[bytes], header_bytes_max: int, known: KnownHeaders | None = None
 ) -> tuple[list[HttpExchange], bool]:
-    """Returns the requests that have begun, and whether the rest was refused. With `recognise`, a head
-    that equals the previous head is not parsed again."""
+    """Returns the requests that have begun, and whether the rest was refused. With `known`, a head that
+    equals the previous head or a known head is not parsed again."""
     receiver = RequestReceiver()
-    parser = RequestParser(receiver, header_bytes_max)
+    parser = RequestParser(receiver, header_bytes_max, {} if known is None else known)
     try:
         for segment in segments:
-            repeated = parser.parse_repeated(segment) if recognise else None
+            repeated = None
+            if known is not None:
+                repeated = parser.parse_repeated(segment) or parser.parse_known(segment)
             if repeated is not None:
                 # This may be only the beginning of a request.
                 receiver.request_begun(repeated)

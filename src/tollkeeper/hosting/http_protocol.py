@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from time import time
 from typing import cast
+from weakref import WeakValueDictionary
 
 from tollkeeper.api.http.envelope import BodyTimeout, render_error
 from tollkeeper.api.http.exchange import Application
@@ -16,7 +17,7 @@ from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.hosting.arrivals import Arrivals, network_of
 from tollkeeper.hosting.connection_limit import ConnectionLimit
 from tollkeeper.hosting.http_exchange import HttpExchange, first_lines
-from tollkeeper.hosting.request_parser import RequestParser
+from tollkeeper.hosting.request_parser import KnownHeaders, RequestParser
 from tollkeeper.runtime.fair_queue import Callback
 from tollkeeper.services.request_ids import new_request_id_text
 
@@ -71,6 +72,7 @@ class ServerState:
     buffer: memoryview = field(init=False)
     small_buffer: memoryview = field(init=False)
     connections: "set[HttpConnection]" = field(default_factory=set)
+    known_headers: KnownHeaders = field(default_factory=WeakValueDictionary)
     # The requests on which the application is still working, by the task of this work.
     exchanges: dict[asyncio.Task[None], HttpExchange] = field(default_factory=dict)
     # True if the server closes each connection after its next answer.
@@ -135,7 +137,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._state = state
         self._limits = state.limits
         self._loop = loop
-        self._parser = RequestParser(self, state.limits.header_bytes_max)
+        self._parser = RequestParser(self, state.limits.header_bytes_max, state.known_headers)
         # Parsed requests that wait for the answer to the current request.
         self._waiting: list[HttpExchange] = []
         # Received bytes that are not parsed yet.
@@ -380,6 +382,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Parses `data` up to the end of the current request, and buffers any data after it. Returns the
         request if its headers are complete now and it can be started, otherwise None."""
         parser, start, size = self._parser, 0, len(data)
+        known = parser.parse_known(data)
+        if known is not None:
+            self._headers_since = None
+            return known
         try:
             while start < size:
                 start += parser.feed(data, start)

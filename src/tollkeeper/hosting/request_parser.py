@@ -8,10 +8,14 @@ A client usually sends the same headers with each request, except for the length
 headers equal those of an earlier request, `RequestParser.parse_repeated` reuses the parsed headers. The
 application also reuses its results for these headers, such as the endpoint and the key. For a call with
 four headers, this reuse saves about 1,260 bytecodes. SDKs send more headers, for example eighteen.
+
+A client with several connections sends the same headers on each of them. So `RequestParser.parse_known`
+also reuses the headers of another open connection.
 """
 
 import re
-from typing import NamedTuple
+from collections.abc import MutableMapping
+from typing import NamedTuple, TypeAlias
 
 import httptools
 
@@ -49,6 +53,12 @@ class _CachedHeaders(NamedTuple):
     after: bytes
 
 
+# The parsed headers of open connections, by the bytes before and after the digits of the Content-Length.
+# All connections of a server share one such mapping. It refers weakly to its values, so an entry disappears
+# when no connection uses its headers any more.
+KnownHeaders: TypeAlias = MutableMapping[tuple[bytes, bytes], RequestHead]
+
+
 class RequestParser:
     """Parses the data of one connection. Creates an exchange for each request, and adds the request's
     body to it."""
@@ -80,9 +90,10 @@ class RequestParser:
     # llhttp.
     _unparsed_left = 0
 
-    def __init__(self, link: Link, header_bytes_max: int) -> None:
+    def __init__(self, link: Link, header_bytes_max: int, known: KnownHeaders) -> None:
         self._link = link
         self._header_bytes_max = header_bytes_max
+        self._known = known
         self._llhttp = httptools.HttpRequestParser(self)
         # The parts of the body that llhttp has found in the current piece: one for each chunk. They are
         # added to the exchange together, because a client may send millions of chunks.
@@ -151,6 +162,22 @@ class RequestParser:
         if body:
             self._take_unparsed(body)
         return exchange
+
+    def parse_known(self, data: bytes) -> HttpExchange | None:
+        """Works like `parse_repeated`, for headers that another connection has cached. Also caches them for
+        this connection."""
+        if self.overhead_bytes or self.exchange is not None:
+            return None
+        end = data.find(_HEADERS_END) + len(_HEADERS_END)
+        length = _LENGTH.search(data, 0, end)
+        if length is None:
+            return None
+        before, after = data[: length.start(1)], data[length.end(1) : end]
+        head = self._known.get((before, after))
+        if head is None:
+            return None
+        self._cached = _CachedHeaders(head, before, after)
+        return self.parse_repeated(data)
 
     def close(self) -> None:
         """Ends parsing. Removes the references between llhttp, the connection and this object, because
@@ -236,7 +263,9 @@ class RequestParser:
             and _UNCACHED_HEADERS.isdisjoint(head.headers)
         ):
             start, end = lengths[0].span(1)
-            self._cached = _CachedHeaders(head, raw[:start], raw[end:])
+            before, after = raw[:start], raw[end:]
+            self._cached = _CachedHeaders(head, before, after)
+            self._known[before, after] = head
 
     def _take_unparsed(self, piece: bytes) -> int:
         exchange = self.exchange

@@ -1,5 +1,5 @@
-"""Tests requests with the same head on one connection: the head is parsed once, but its key is checked
-for every request."""
+"""Tests requests with the same head on one or two connections: the head is parsed once, but its key is
+checked for every request."""
 
 import asyncio
 import json
@@ -113,4 +113,52 @@ async def test_a_key_that_is_revoked_ends_at_once(
         await keys.project_key_revoke(own.id)
         (await _ask(connection, key, "two")).assert_error(401, "invalid_api_key")
     assert len(fed) == 2
+    assert len(await scripted.entries()) == 1
+
+
+async def test_a_second_connection_needs_no_parsing(
+    scripted: ScriptedGateway, fed: list[int]
+) -> None:
+    """Calls with one head may also be in progress at the same time, on different connections."""
+    key, texts = scripted.tenant.project_key, ["one", "two", "three"]
+    async with (
+        raw_connection(scripted.gateway) as first,
+        raw_connection(scripted.gateway) as second,
+        raw_connection(scripted.gateway) as third,
+    ):
+        assert (await _ask(first, key, texts[0])).status == 200
+        answers = await asyncio.gather(
+            _ask(second, key, texts[1]), _ask(third, key, texts[2], body_later=True)
+        )
+        assert [answer.status for answer in answers] == [200, 200]
+    sent = [json.loads(seen.body)["messages"][0]["content"] for seen in scripted.upstream.requests]
+    assert sorted(sent[-len(texts) :]) == sorted(texts)
+    assert [entry.cost for entry in await scripted.entries()] == [COST] * len(texts)
+    assert len(fed) == 4, "a head and a body of the first call, and the late body in two pieces"
+
+
+async def test_a_second_connection_has_its_own_tenant(scripted: ScriptedGateway) -> None:
+    other = await scripted.with_tenant()
+    async with (
+        raw_connection(scripted.gateway) as first,
+        raw_connection(scripted.gateway) as second,
+    ):
+        assert (await _ask(first, scripted.tenant.project_key, "mine")).status == 200
+        assert (await _ask(second, other.tenant.project_key, "theirs")).status == 200
+        assert (await _ask(second, scripted.tenant.project_key, "mine")).status == 200
+    assert len(await scripted.entries()) == 2
+    assert len(await other.entries()) == 1
+
+
+async def test_a_revoked_key_opens_no_second_connection(scripted: ScriptedGateway) -> None:
+    key = scripted.tenant.project_key
+    async with (
+        raw_connection(scripted.gateway) as first,
+        raw_connection(scripted.gateway) as second,
+    ):
+        assert (await _ask(first, key, "one")).status == 200
+        keys = scripted.gateway.services.project_keys
+        (own,) = await keys.project_key_list(scripted.tenant.project_id)
+        await keys.project_key_revoke(own.id)
+        (await _ask(second, key, "two")).assert_error(401, "invalid_api_key")
     assert len(await scripted.entries()) == 1

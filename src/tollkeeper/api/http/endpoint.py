@@ -27,8 +27,8 @@ HeaderIndex: TypeAlias = dict[bytes, tuple[bytes, ...]]
 @dataclass(slots=True, eq=False)
 class HeaderContext:
     """Contains the endpoint of a request and the values that the gateway has read from the request
-    line and the headers. Requests on one connection with the same request line and headers share one
-    object."""
+    line and the headers. Requests with the same request line and headers may share one object, even if
+    they are in progress at the same time."""
 
     endpoint: "AnyEndpoint"
     # The decoder for the body, or None if the endpoint takes no body.

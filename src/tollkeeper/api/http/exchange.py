@@ -15,9 +15,10 @@ SERVER_WIDE = b"*"
 
 class RequestHead:
     """Contains the request line and the headers of a request: its method, path, query and headers.
-    Requests on one connection with the same request line and headers share one object."""
+    Requests with the same request line and headers may share one object, even on different connections.
+    """
 
-    __slots__ = ("context", "headers", "is_http10", "method", "path", "query")
+    __slots__ = ("__weakref__", "context", "headers", "is_http10", "method", "path", "query")
 
     def __init__(
         self, method: str, path: bytes, query: bytes, headers: HeaderIndex, *, is_http10: bool
