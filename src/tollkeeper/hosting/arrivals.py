@@ -36,15 +36,13 @@ class Arrivals:
         self.turns = turns
         # Tells whether the application will probably reject new requests, because it is overloaded.
         self.probably_rejects = probably_rejects
-        # Stored as an attribute because it is called for every request.
+        # `take` tells whether a request of an owner may begin in this iteration. `wait` calls a callback in
+        # one of the next iterations, when it is its owner's turn.
         self.take = turns.take
+        self.wait = turns.wait
         self._strangers: FairQueue[Callback] = FairQueue(
             items_max=_STRANGERS_MAX, lane_max=_STRANGERS_MAX
         )
-
-    def wait(self, owner: Hashable, begin: Callback) -> None:
-        """Calls `begin` in one of the next iterations, when it is this owner's turn."""
-        self.turns.wait(owner, begin)
 
     def wait_as_stranger(self, address: str, begin: Callback) -> None:
         """Works like `wait`, for a request of an unknown owner."""

@@ -37,7 +37,8 @@ class FairQueue(Generic[T]):
         self._lane_max = lane_max
         # The first lane is served next. The items of a lane are in the order of their arrival, by number.
         self._lanes: OrderedDict[Hashable, OrderedDict[int, T]] = OrderedDict()
-        self._pushed = 0
+        # The number of items that were ever added.
+        self.pushed = 0
         # The number of items in all lanes.
         self.count = 0
 
@@ -54,9 +55,9 @@ class FairQueue(Generic[T]):
         elif len(lane) >= self._lane_max:
             raise QueueFull
         self.count += 1
-        self._pushed += 1
-        lane[self._pushed] = item
-        return self._pushed
+        self.pushed = number = self.pushed + 1
+        lane[number] = item
+        return number
 
     def pop(self, may_go: Callable[[Hashable], bool] | None = None) -> T:
         """Removes and returns an item from the next lane for whose owner `may_go` returns True. Raises
@@ -208,9 +209,8 @@ class FairTurns:
         # The maximum length of `_used`. 0 while callbacks wait.
         self._used_max = per_turn + len(self._used)
         self._is_scheduled = False
-        # The number of waiting callbacks that have run so far.
-        self._finished = 0
-        # The callbacks of `call_after_waiting`, each with the value of `_finished` at which it is called.
+        # The callbacks of `call_after_waiting`, each with the number of waiting callbacks after which it is
+        # called.
         self._later_callbacks: deque[tuple[int, Callable[[], None]]] = deque()
 
     def __len__(self) -> int:
@@ -253,7 +253,7 @@ class FairTurns:
         """Calls `callback` one iteration after as many waiting callbacks have run as wait now. Some of them may
         be newer callbacks of other owners."""
         if self._waiting:
-            self._later_callbacks.append((self._finished + len(self._waiting), callback))
+            self._later_callbacks.append((self._waiting.pushed, callback))
         else:
             asyncio.get_running_loop().call_soon(callback)
 
@@ -273,9 +273,10 @@ class FairTurns:
         # While the waiting callbacks run, new callbacks have to queue behind them.
         self._used_max = 0
         self._run_waiting()
-        if not self._waiting:
+        if not self._waiting.count:
             self._used_max = self._per_turn + len(self._already_used)
-        while self._later_callbacks and self._later_callbacks[0][0] <= self._finished:
+        finished = self._waiting.pushed - self._waiting.count
+        while self._later_callbacks and self._later_callbacks[0][0] <= finished:
             loop.call_soon(self._later_callbacks.popleft()[1])
 
     def _run_waiting(self) -> None:
@@ -286,7 +287,6 @@ class FairTurns:
             except IndexError:
                 return
             self._used.append(owner)
-            self._finished += 1
             callback()
 
     def _may_go(self, owner: Hashable) -> bool:
