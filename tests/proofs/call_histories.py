@@ -125,8 +125,8 @@ class Asked:
 
 
 class _Recorder:
-    def started(self, tab: Tab) -> None:
-        """Records nothing."""
+    # Calls are not traced.
+    tracer = None
 
     def ended(self, tab: Tab) -> None:
         """Records nothing."""
@@ -147,6 +147,7 @@ class _Sink:
 class _Source:
     asked: Asked
     operation: str = "chat_create"
+    is_call: bool = False
 
     def on_disconnect(self, leave: Callable[[], None]) -> None:
         self.asked.disconnect = leave

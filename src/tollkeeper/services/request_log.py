@@ -84,9 +84,9 @@ _RECORD_FIELDS = (
 _read_record_fields = attrgetter(*_RECORD_FIELDS)
 _log = structlog.get_logger("tollkeeper.requests")
 json_lines = msgspec.json.Encoder().encode_lines
-# The id, operation and status of a request, and the times of `time.monotonic` of its arrival and of the
-# end of its response.
-_EndedRequest: TypeAlias = tuple[str, str, int, float, float]
+# The id, operation and status of a request, the times of `time.monotonic` of its arrival and of the
+# end of its response, and whether it is an inference call.
+_EndedRequest: TypeAlias = tuple[str, str, int, float, float, bool]
 # Encodes lines, for example `json_lines` or `text_lines`.
 Render = Callable[[Sequence[RequestLine]], bytes]
 
@@ -97,6 +97,8 @@ class LoggedRequest(Protocol):
     status: int
     # The result of `RequestLog.request_opened`.
     opened_at: float
+    # Whether the request has started an inference call.
+    is_call: bool
 
 
 def text_lines(lines: Sequence[RequestLine]) -> bytes:
@@ -162,7 +164,7 @@ def _lines_of_requests(requests: Sequence[_EndedRequest]) -> list[RequestLine]:
             level="info",
             timestamp=next(timestamps),
         )
-        for request_id, operation, status, opened_at, ended_at in requests
+        for request_id, operation, status, opened_at, ended_at, _ in requests
     ]
 
 
@@ -172,9 +174,6 @@ class RequestLog:
         self._render = render
         self._lines: list[RequestLine] = []
         self._dropped = 0
-        # The ids of the requests in progress that have started an inference call. The call recorder
-        # adds them.
-        self.calls: set[str] = set()
         # Ended requests that are not counted and logged yet. While there are some, a write is
         # scheduled.
         self._ended: list[_EndedRequest] = []
@@ -199,7 +198,14 @@ class RequestLog:
         if not ended:
             schedule_write()
         ended.append(
-            (request.id, request.operation, request.status, request.opened_at, time.monotonic())
+            (
+                request.id,
+                request.operation,
+                request.status,
+                request.opened_at,
+                time.monotonic(),
+                request.is_call,
+            )
         )
         if len(ended) >= _ENDED_MAX:
             self._count_ended()
@@ -208,12 +214,11 @@ class RequestLog:
         requests, self._ended = self._ended, []
         if not requests:
             return
-        ids, operations, statuses, opened_at, ended_at = zip(*requests, strict=True)
+        _, operations, statuses, opened_at, ended_at, are_calls = zip(*requests, strict=True)
         _OPEN_REQUESTS.open -= len(requests)
         # `calls_ended` writes the lines of calls.
-        if self._render is not None and not self.calls.issuperset(ids):
-            self._buffer(_lines_of_requests([row for row in requests if row[0] not in self.calls]))
-        self.calls.difference_update(ids)
+        if self._render is not None and not all(are_calls):
+            self._buffer(_lines_of_requests([request for request in requests if not request[5]]))
         _REQUESTS.add_each(zip(operations, statuses, strict=True))
         durations: defaultdict[str, list[float]] = defaultdict(list)
         for operation, duration in zip(operations, map(sub, ended_at, opened_at), strict=True):

@@ -71,6 +71,8 @@ class Request(Generic[B, Q]):
     raw_body: bytes
     # Whether the body is so large that processing it at once would block the event loop.
     is_large = False
+    # Whether the request has started an inference call. The call script sets it.
+    is_call = False
     # Registers a callback that is called if the client disconnects before the answer is complete.
     on_disconnect: Callable[[Callable[[], None]], None]
     # The header lines that the handler adds to the answer, each with CRLF at its end. Errors and streams

@@ -57,6 +57,10 @@ _GATEWAY_FAILED = "the gateway failed during the call"
 class CallSource(Protocol):
     """Gives a call access to its HTTP request."""
 
+    # Whether the request has started a call. The request log leaves the log line of such a request to
+    # the recorder of calls.
+    is_call: bool
+
     @property
     def operation(self) -> str: ...
 
@@ -102,7 +106,9 @@ class Inference:
         reports a disconnect through `source.on_disconnect`, and the call then ends early."""
         tab = self._running.begin(call, plan, sink, source.operation)
         try:
-            self._recorder.started(tab)
+            source.is_call = True
+            if self._recorder.tracer is not None:
+                self._recorder.started(tab)
             source.on_disconnect(partial(self._running.abandon, tab))
             if call.policy_ids:
                 # Raises NotFound if the call names a policy that is not published. `_judge_request`

@@ -125,14 +125,12 @@ class CallRecorder:
         activity.collect = self.flush
 
     def started(self, tab: Tab) -> None:
-        """Tells the request log that the request is a call, which is logged when it has ended. Starts the
-        call's tracing span if calls are traced."""
-        self._log.calls.add(tab.call.request_id)
-        if self.tracer is not None:
-            tab.span = self.tracer.started(tab.call)
-            tab.call = replace(tab.call, outgoing_trace=tab.span.traceparent)
-            if tab.span.answer is not None:
-                tab.sink = _CollectingSink(tab.sink, tab.span.answer)
+        """Starts the tracing span of the call. Is called only if calls are traced."""
+        assert self.tracer is not None
+        tab.span = self.tracer.started(tab.call)
+        tab.call = replace(tab.call, outgoing_trace=tab.span.traceparent)
+        if tab.span.answer is not None:
+            tab.sink = _CollectingSink(tab.sink, tab.span.answer)
 
     def ended(self, tab: Tab) -> None:
         """Compares the usage and cost of the ended call with its hold, and records the call after its
