@@ -68,6 +68,26 @@ async def test_time_upstream_and_overhead_add_up(scripted: ScriptedGateway) -> N
     assert overhead > 0
 
 
+async def test_durations_of_requests_are_counted_by_operation(scripted: ScriptedGateway) -> None:
+    name, operations = "tollkeeper_request_duration_seconds", ("chat_create", "cost_report")
+    samples = [
+        (f"{name}_{kind}", operation) for kind in ("count", "sum") for operation in operations
+    ]
+    write_tallies()
+    before = [_sample(sample, operation=operation) for sample, operation in samples]
+    path, headers = "/v1/organization/costs?start_time=1", scripted.tenant.as_admin
+    await scripted.chat()
+    await scripted.gateway.client.get(path, headers=headers)
+    await scripted.chat()
+    write_tallies()
+    chats, reports, *sums = (
+        _sample(sample, operation=operation) - earlier
+        for (sample, operation), earlier in zip(samples, before, strict=True)
+    )
+    assert (chats, reports) == (2, 1)
+    assert min(sums) > 0
+
+
 async def test_a_refused_call_has_its_status_and_no_tokens(scripted: ScriptedGateway) -> None:
     scripted.upstream.play(refuse(422))
     labels = {"operation": "chat_create", **_labels(scripted), "status": "422"}
