@@ -2,8 +2,8 @@
 its health, and its tokenizer."""
 
 import asyncio
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
 from typing import NamedTuple
 from urllib.parse import urljoin, urlsplit
 
@@ -31,6 +31,11 @@ _REQUESTS_MAX = 4096
 class PreparedRequest(NamedTuple):
     """Contains the data that all requests of one kind for one model share."""
 
+    # Encodes the body of the request for a call.
+    encode: Callable[[Call], bytes]
+    # Whether the backend is asked for a stream, which the settings may demand even if the client does
+    # not get a stream.
+    streamed: bool
     path: str
     # The accepted content type.
     accept: bytes
@@ -72,13 +77,18 @@ class Replica:
         self.request_for = lru_cache(maxsize=_REQUESTS_MAX)(self._prepare)
 
     def _prepare(self, upstream_model: str, streamed: bool | None) -> PreparedRequest:
-        """Prepares the requests for a model. If `streamed` is None, they count tokens. The wire's path
-        is relative to the base address of the replica. If the path begins with a slash, it is
-        relative to the scheme, host and port."""
+        """Prepares the requests for a model. `streamed` tells whether the client gets a stream. If it is
+        None, the requests count tokens. The wire's path is relative to the base address of the replica.
+        If the path begins with a slash, it is relative to the scheme, host and port."""
+        encode: Callable[[Call], bytes]
         if streamed is None:
             assert self._tokenize is not None
-            path = self._tokenize.path_for(upstream_model)
+            streamed = False
+            encode, path = self._tokenize.encode, self._tokenize.path_for(upstream_model)
         else:
+            streamed = streamed or self.config.always_stream
+            extra = self.config.extra_fields
+            encode = partial(self.wire.encode_request, stream=streamed, extra=extra)
             path = self.wire.path_for(upstream_model, stream=streamed)
         address = urlsplit(urljoin(f"{self._base}/", path))
         full_path = f"{address.path}?{address.query}" if address.query else address.path
@@ -89,7 +99,7 @@ class Replica:
             accept,
             self.credential.fixed_headers or b"",
         )
-        return PreparedRequest(full_path, accept, head)
+        return PreparedRequest(encode, streamed, full_path, accept, head)
 
     async def own_headers(
         self, request: PreparedRequest, call: Call, body: bytes, deadline: float
@@ -127,7 +137,8 @@ class Replica:
         now = asyncio.get_running_loop().time()
         deadline = min(deadline, now + self.config.tokenize_timeout_s)
         try:
-            body, request = tokenize.encode(call), self.request_for(model, None)
+            request = self.request_for(model, None)
+            body = request.encode(call)
             own_headers = tokenize.headers_for(call)
             if self.credential_changes:
                 own_headers += await self._credential_headers(request, body, deadline)

@@ -16,7 +16,6 @@ an answer with the status 200 the backend may have generated output, even if the
 import asyncio
 import random
 import sys
-from functools import partial
 from time import monotonic
 
 from tollkeeper.backends.answer_json import MalformedAnswer, flat_error_record
@@ -181,7 +180,7 @@ class RoutedBackend:
         """Sends the call to a replica, and passes the answer to the receiver. The health of the replica
         is updated when the backend has either begun to answer or refused the call, and at the end of
         the answer."""
-        owner, config, wire = call.organization_id.int, replica.config, replica.wire
+        owner = call.organization_id.int
         attempt = (
             AttemptKind.NORMAL
             if replica.health.is_sound
@@ -191,13 +190,11 @@ class RoutedBackend:
         replica.in_flight += 1
         connection = None
         try:
-            streamed = call.streamed or config.always_stream
-            request = replica.request_for(call.model.upstream_model, streamed)
+            request = replica.request_for(call.model.upstream_model, call.streamed)
             if call.is_large:
-                encode = partial(wire.encode_request, stream=streamed, extra=config.extra_fields)
-                body = await run_in_thread(owner, encode, call)
+                body = await run_in_thread(owner, request.encode, call)
             else:
-                body = wire.encode_request(call, stream=streamed, extra=config.extra_fields)
+                body = request.encode(call)
             own_headers = b""
             if call.outgoing_trace or call.beta_flags or replica.credential_changes:
                 own_headers = await replica.own_headers(request, call, body, deadline)
@@ -214,13 +211,13 @@ class RoutedBackend:
                     or b"content-encoding" in connection.headers
                 ):
                     await _check_status_and_content(replica, connection, request.accept)
-                if streamed:
+                if request.streamed:
                     stream = replica.streamed_answer(connection, call)
                     await stream.begin()
                 else:
-                    answer = await connection.read_whole(config.body_bytes_max)
+                    answer = await connection.read_whole(replica.config.body_bytes_max)
                     try:
-                        whole = wire.read_whole(call, answer, secrets=replica.secrets)
+                        whole = replica.wire.read_whole(call, answer, secrets=replica.secrets)
                     except MalformedAnswer as error:
                         whole = _read_malformed(replica, answer, error)
             except HttpFailure as failure:
@@ -233,7 +230,7 @@ class RoutedBackend:
             self._note_failure(replica, attempt, call, error, deadline)
             raise
         receiver.replica = replica.url
-        if streamed:
+        if request.streamed:
             await self._pass_on(stream, replica, call, receiver, attempt)
             return
         replica.in_flight -= 1

@@ -15,7 +15,7 @@ from tollkeeper.api.chat import handler as chat_handler
 from tollkeeper.api.messages import handler as messages_handler
 from tollkeeper.api.responses import call as responses_call
 from tollkeeper.api.responses import truncation
-from tollkeeper.backends.chat.wire import ChatWire
+from tollkeeper.backends.chat import wire as chat_wire
 from tollkeeper.domain import prompt_size
 from tollkeeper.domain.prompt import Prompt
 from tollkeeper.services.calls import inference
@@ -76,7 +76,7 @@ async def test_a_call(
         (responses_call, "read_prompt"),
         (inference, "transcript"),
         (prompt_size, "measure_text"),
-        (ChatWire, "encode_request"),
+        (chat_wire, "_encode"),
     ):
         threads.note(owner, name)
     path, field = ("chat/completions", "messages") if face == "chat" else ("responses", "input")
@@ -87,7 +87,7 @@ async def test_a_call(
     )
     assert found.status_code == 200, found.text
     # Ignore this function: it also encodes the judge's requests, which are small.
-    del threads.beside["encode_request"]
+    del threads.beside["_encode"]
     assert threads.beside == {
         name: {beside} for name in ("read_prompt", "transcript", "measure_text")
     }
@@ -99,9 +99,9 @@ async def test_a_request_for_the_backend(
 ) -> None:
     judged = await shared.for_next_test()
     judged.model.play(chat())
-    threads.note(ChatWire, "encode_request")
+    threads.note(chat_wire, "_encode")
     assert (await judged.scripted.chat(messages=messages)).status_code == 200
-    assert threads.beside == {"encode_request": {beside}}
+    assert threads.beside == {"_encode": {beside}}
 
 
 @_SIZES
