@@ -144,6 +144,26 @@ def test_no_reading_has_a_negative_count(
         assert sum(cost_of(_call(_CLAUDE).model.pricing, usage, images=0).values()) >= 0
 
 
+_COUNTS = st.none() | st.integers(0, 3000)
+
+
+@given(prompt=_COUNTS, completion=_COUNTS, total=_COUNTS, zero=st.none() | st.just(0))
+def test_a_report_without_further_counts_has_one_meaning(
+    prompt: int | None, completion: int | None, total: int | None, zero: int | None
+) -> None:
+    report = ReportedUsage(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        total_tokens=total,
+        cached_tokens=zero,
+        reasoning_tokens=zero,
+        service_tier="flex",
+        prompt_details={"cached_tokens": zero},
+    )
+    usage = read_usage(_call(_CLAUDE), report)
+    assert possible_usages(report) == ([] if usage is None else [usage])
+
+
 def _message(*marks: dict[str, Any] | None) -> dict[str, Any]:
     parts = [
         {"type": "text", "text": "Hello", **({} if mark is None else {"cache_control": mark})}

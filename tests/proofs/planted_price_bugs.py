@@ -61,7 +61,7 @@ PRICE_BUGS = {
         CALL_HISTORIES,
         also=(
             (
-                "possible_usages",
+                "metering:read_usage",
                 "max(completion, (report.total_tokens or 0) - prompt)",
                 "completion",
             ),
@@ -74,7 +74,7 @@ PRICE_BUGS = {
         ("domain/test_reading_usage.py",),
     ),
     "the backend's own price does not decide what its report means": Bug(
-        "metering:read_usage",
+        "metering:_choose_meaning",
         "len(possible) > 1",
         "len(possible) > 2",
         ("domain/test_reading_usage.py",),

@@ -13,7 +13,14 @@ from tollkeeper.domain.estimate import estimate_tokens
 from tollkeeper.domain.inference import Call, Delta, Event, UsageReport, other_fields
 from tollkeeper.domain.pricing import Pricing, cost_of
 from tollkeeper.domain.prompt import FreeObject
-from tollkeeper.domain.usage import NO_REPORT, ReportedUsage, Usage, merged, possible_usages
+from tollkeeper.domain.usage import (
+    NO_REPORT,
+    ReportedUsage,
+    Usage,
+    further_counts,
+    merged,
+    possible_usages,
+)
 
 # Pieces of text are buffered and counted together when the buffer is full. The buffer has room for
 # `_BUFFER_CHARACTERS_MAX` characters. Each piece uses its length plus `_CHARACTERS_PER_PIECE`.
@@ -264,9 +271,27 @@ class Meter(msgspec.Struct):
 
 
 def read_usage(call: Call, report: ReportedUsage) -> Usage | None:
-    """Interprets a usage report; returns None if the report lacks a count. If the report has
-    several possible meanings and states a price, chooses the meaning whose cost at the gateway's
-    prices matches that price. Otherwise returns the most likely meaning."""
+    """Interprets a usage report; returns None if the report lacks the count of the prompt or of the
+    completion."""
+    if any(further_counts(report)):
+        return _choose_meaning(call, report)
+    prompt, completion = report.prompt_tokens, report.completion_tokens
+    if prompt is None or completion is None:
+        return None
+    return Usage(
+        prompt,
+        # If the total is greater than the sum of both counts, the rest is output.
+        max(completion, (report.total_tokens or 0) - prompt),
+        service_tier=report.service_tier,
+        prompt_details=report.prompt_details,
+        completion_details=report.completion_details,
+    )
+
+
+def _choose_meaning(call: Call, report: ReportedUsage) -> Usage | None:
+    """Interprets a report that may have several possible meanings. If it also states a price, chooses
+    the meaning whose cost at the gateway's prices matches that price. Otherwise returns the most likely
+    meaning."""
     possible = possible_usages(
         report, unnamed_is_1h=call.writes_cache_for_1h if report.cache_write_tokens else False
     )

@@ -108,10 +108,12 @@ class ReportedUsage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 NO_REPORT = ReportedUsage()
-_optional_counts = attrgetter(
+# Reads all counts of a report other than those of the prompt, of the completion and of both together.
+# Most reports have none of them.
+further_counts = attrgetter(
     *("cached_tokens", "cache_write_tokens", "cache_write_5m_tokens", "cache_write_1h_tokens"),
     *("reasoning_tokens", "web_searches", "input_audio_tokens", "output_audio_tokens"),
-    "output_image_tokens",
+    *("output_image_tokens", "parts"),
 )
 
 
@@ -148,18 +150,6 @@ def possible_usages(report: ReportedUsage, *, unnamed_is_1h: bool = False) -> li
     prompt, completion = report.prompt_tokens, report.completion_tokens
     if prompt is None or completion is None:
         return []
-    if not any(_optional_counts(report)):
-        # Most reports have no other counts. If the total is greater than the sum of both counts, the
-        # rest is output.
-        return [
-            Usage(
-                prompt,
-                max(completion, (report.total_tokens or 0) - prompt),
-                service_tier=report.service_tier,
-                prompt_details=report.prompt_details,
-                completion_details=report.completion_details,
-            )
-        ]
     read = report.cached_tokens or 0
     writes = _writes_by_lifetime(report, unnamed_is_1h)
     written = writes[0] + writes[1]
