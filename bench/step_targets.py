@@ -24,9 +24,9 @@ TARGETS = {
     PRICE: 498,
     LEDGER: 201,
     SCRIPT: 436,
-    BACKEND: 802,
+    BACKEND: 766,
     ANSWER: 195,
-    ENDED: 197,
+    ENDED: 184,
     LIBRARIES: 0,
 }
 
