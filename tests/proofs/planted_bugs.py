@@ -92,6 +92,12 @@ BUGS = {
         "endings = list(await write(outcomes))",
         HISTORIES,
     ),
+    "settlement given up when a result is cut off": Bug(
+        "round_trips:_wait",
+        "loop.remove_reader(descriptor)",
+        "pass",
+        ("storage/test_round_trips.py",),
+    ),
     "void on unknown outcome": Bug(
         "Admission.leave_unsettled",
         "return self._ledger.mark_unsettled(tab.hold, reason)",
