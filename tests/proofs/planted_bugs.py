@@ -230,13 +230,13 @@ BUGS = {
         "if len(part) > len(batch):",
         ("services/test_batches.py", "services/calls/test_activity.py"),
     ),
-    "one spoils the batch for everybody": Bug(
+    "one invalid item fails its whole batch": Bug(
         "writing",
         "if len(batch) == 1:",
         "if len(batch) >= 1:",
         ("services/ledger/test_group_writer.py", "services/ledger/test_ledger.py"),
     ),
-    "a locked organization blocks everybody": Bug(
+    "a locked organization blocks all others": Bug(
         "Holds._hold_waiting",
         "_LOCK_WAIT_S if is_common else None",
         "None",
@@ -254,7 +254,7 @@ BUGS = {
         "",
         ("storage/test_plans.py",),
     ),
-    "nobody hears that the writer was stopped": Bug(
+    "callers are not told that the writer was stopped": Bug(
         "GroupQueue._run",
         'self.fail(waiting, Unavailable("The gateway is shutting down."))',
         "",
@@ -291,7 +291,7 @@ BUGS = {
         "ORDER BY organization_id",
         ("services/ledger/test_unsettled_marks.py",),
     ),
-    "the sweep takes what is resolved": SqlBug(
+    "the sweep marks resolved holds": SqlBug(
         "mark_unsettled",
         "AND NOT EXISTS ( SELECT FROM resolutions d WHERE d.organization_id = r.organization_id AND"
         " d.reservation_id = r.id)",
@@ -343,13 +343,13 @@ BUGS = {
         " reason FROM reservations) m",
         ("services/ledger/test_bulk_resolution.py",),
     ),
-    "a bulk resolution takes what is too young": SqlBug(
+    "a bulk resolution takes holds that are too young": SqlBug(
         "unsettled:_SELECTED",
         "OR m.marked_at < %(marked_before)s)",
         "OR r.held_at < %(marked_before)s)",
         ("services/ledger/test_bulk_resolution.py",),
     ),
-    "a bulk resolution skips what is behind its first page": Bug(
+    "a bulk resolution skips the holds after its first page": Bug(
         "BulkResolution.ledger_resolve_all",
         "after = page[-1][0]",
         "return Resolved(resolved, hold_picousd)",
@@ -398,7 +398,7 @@ BUGS = {
         "state.concurrency - state.live_holds + 1",
         ("domain/test_decide.py",),
     ),
-    "what is unsettled is counted twice": Bug(
+    "unsettled holds are counted twice": Bug(
         "Spend.folded",
         "from_held = 0 if fold.was_unsettled else fold.hold_picousd",
         "from_held = fold.hold_picousd",

@@ -13,13 +13,13 @@ CAP_BUGS = {
         "cap = self.state.period_caps[subject, period]",
         _DECISION,
     ),
-    "a key's cap does not count what its calls hold": Bug(
+    "a key's cap does not count the holds of its calls": Bug(
         "caps_of",
         "subjects: tuple[CapSubject, ...] = (None, project_id, first_key_id)",
         "subjects: tuple[CapSubject, ...] = (None, project_id)",
         _DECISION,
     ),
-    "a reset forgets what was held while the clock ran ahead": SqlBug(
+    "a reset forgets holds that were made while the clock ran ahead": SqlBug(
         "_MOVE",
         "least(cap_spending_day(NULL, held_at), %(today)s::integer) AS day",
         "least(cap_spending_day(NULL, held_at), %(today)s::integer - 31) AS day",
@@ -73,7 +73,7 @@ CAP_BUGS = {
         "SET first_key_id = o.id FROM",
         _ROTATED,
     ),
-    "what a call gives back is not written to its caps": Bug(
+    "the unspent part of a hold is not returned to its caps": Bug(
         "write_states_statements",
         "return write_states, *period_caps.write_statements(states)",
         "return (write_states,)",
@@ -85,7 +85,7 @@ CAP_BUGS = {
         "None",
         _ON_DATABASE,
     ),
-    "a new cap counts twice what waits to be folded in": SqlBug(
+    "a new cap counts unfolded amounts twice": SqlBug(
         "cap_counts:_AMOUNTS",
         "FILTER (WHERE d.reservation_id IS NULL OR u.kind IS NOT NULL), 0) AS held,"
         " coalesce(sum(d.settled + coalesce(o.amount, 0)) FILTER (WHERE u.kind IS NULL), 0)",
@@ -93,7 +93,7 @@ CAP_BUGS = {
         " coalesce(sum(d.settled + coalesce(o.amount, 0)), 0)",
         ("services/ledger/test_period_cap_races.py",),
     ),
-    "a new cap does not count what was before it": Bug(
+    "a new cap does not count earlier calls": Bug(
         "_write_period_cap",
         "await cap_counts.recount(connection, owner.organization_id, owner.subject_id, cap.period)",
         "pass",

@@ -51,7 +51,7 @@ ISOLATION_BUGS = {
         "is_last_healthy=False",
         EJECTION,
     ),
-    "one organization ejects what others use": Bug(
+    "one organization ejects a replica that others use": Bug(
         "ReplicaHealth.failed",
         "len(self._failed_for) >= needed",
         "True",
@@ -72,7 +72,7 @@ ISOLATION_BUGS = {
         ("backends/transport/test_connections.py",),
     ),
     # Bugs in fair queues and in limits for each organization.
-    "who comes first is served until it is empty": Bug(
+    "the first owner is served until its lane is empty": Bug(
         "FairQueue.pop",
         "self._lanes.move_to_end(owner)",
         "pass",
@@ -102,7 +102,7 @@ ISOLATION_BUGS = {
         "False",
         ("journeys/isolation/test_overload.py",),
     ),
-    "one organization's callers that leave take the reading on from others": Bug(
+    "disconnects of one organization use up the limit for reading answers on": Bug(
         "RunningCalls.abandon",
         "calls.draining < share(limit)",
         "True",
@@ -162,7 +162,7 @@ ISOLATION_BUGS = {
         'return BackendFailed("The client disconnected.", charged=True)',
         ("journeys/isolation/test_backend_connections.py",),
     ),
-    "who is nobody known has as much of a turn as an organization": Bug(
+    "unknown callers get as large a share of a turn as an organization": Bug(
         "FairTurns._next_turn",
         "self._used[:] = self._already_used",
         "self._used.clear()",
@@ -187,19 +187,19 @@ ISOLATION_BUGS = {
         "0",
         ("domain/test_estimate.py",),
     ),
-    "who pays by bytes is held by the estimate": Bug(
+    "a prompt that is limited by its bytes is held by the estimate": Bug(
         "Plan.__post_init__",
         "model.token_bounds.text_by_bytes",
         "False",
         ("journeys/calls/test_text_bound.py",),
     ),
-    "calls that nothing can pay for have no rate": Bug(
+    "refused calls have no rate limit": Bug(
         "StandingRefusals.count_refused",
         "self._refused_calls.use(project_id)",
         "pass",
         ("journeys/isolation/test_rates.py",),
     ),
-    "administration has no rate": Bug(
+    "administration has no rate limit": Bug(
         "App._accept",
         "self._services.administration_rate.take(caller.organization_id, context.key)",
         "pass",
@@ -248,7 +248,7 @@ ISOLATION_BUGS = {
         "if not extra and not source:",
         MARKERS,
     ),
-    "what no judge reads is let through": Bug(
+    "content that no judge can read is let through": Bug(
         "PolicyChecks._refuse_unread",
         "if part.kind in self._denied_unread:",
         "if part.kind in ():",
@@ -261,14 +261,14 @@ ISOLATION_BUGS = {
         "if salt is None and not model.isolates_cache:",
         ("journeys/isolation/test_caches.py",),
     ),
-    "a backend fetches what a caller names": Bug(
+    "a backend fetches an address that a client names": Bug(
         "_require_medium",
         "if not model.allows_remote_media:",
         "if not model.backend:",
         ("journeys/isolation/test_caches.py",),
     ),
     # Bugs before the verdict, and in the judge's reading of files.
-    "a tokenizer gets what a policy has not judged": Bug(
+    "a tokenizer gets a prompt that no policy has judged": Bug(
         "TokenCounting._may_send_to_tokenizer",
         "not any(policy.enforces(Direction.REQUEST) for policy in policies)",
         "True",

@@ -71,7 +71,7 @@ MONTH_BUGS = {
         "",
         ("services/ledger/test_month_drop.py",),
     ),
-    "a drop forgets what is not folded yet": Bug(
+    "a drop forgets unfolded amounts": Bug(
         "LedgerMonths._drop",
         "await self._bulk_resolution.fold(unfolded)",
         "",

@@ -135,7 +135,7 @@ PRICE_BUGS = {
         "web_searches=searches",
         EXCHANGES,
     ),
-    "what a proxy repeats of cache writes is charged as input": Bug(
+    "cache writes that a proxy repeats are charged as input": Bug(
         "_read_cache",
         "written = top_written",
         "written = None",
@@ -190,7 +190,7 @@ PRICE_BUGS = {
         EXCHANGES,
     ),
     # Bugs in prices that depend on the call.
-    "what a cache has does not count for the length of a prompt": Bug(
+    "cached tokens do not count for the length of a prompt": Bug(
         "cost_of",
         "pricing.applying(usage.service_tier, usage.prompt_tokens)",
         "pricing.applying(usage.service_tier, usage.uncached_tokens)",

@@ -19,7 +19,7 @@ PROVIDER_BUGS = {
         "pricing.input_cache_write_1h <= pricing.input_cache_write",
         ("domain/test_reading_usage.py",),
     ),
-    "what a compaction used is not charged": Bug(
+    "the usage of a compaction is not charged": Bug(
         "_NOT_INCLUDED", '("compaction", "advisor_message")', "()", _USAGE_TESTS
     ),
     "a signature is lost between turns": Bug(
