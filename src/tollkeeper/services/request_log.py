@@ -218,7 +218,8 @@ class RequestLog:
         _OPEN_REQUESTS.open -= len(requests)
         # `calls_ended` writes the lines of calls.
         if self._render is not None and not all(are_calls):
-            self._buffer(_lines_of_requests([request for request in requests if not request[5]]))
+            pairs = zip(requests, are_calls, strict=True)
+            self._buffer(_lines_of_requests([request for request, is_call in pairs if not is_call]))
         _REQUESTS.add_each(zip(operations, statuses, strict=True))
         durations: defaultdict[str, list[float]] = defaultdict(list)
         for operation, duration in zip(operations, map(sub, ended_at, opened_at), strict=True):
