@@ -18,9 +18,9 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.deploy.image_build import CannotBuild, Image, build_image
 from tests.support.databases import own_database
+from tests.support.machines import database_relay
 from tests.support.proof import Proof
 from tests.support.scripted_gateway import COST, MODEL, chat_body
-from tests.support.stream_server import StreamServer
 from tests.support.upstream import Upstream, chat
 from tollkeeper.domain.money import usd_from_picousd
 
@@ -109,24 +109,8 @@ def _free_port() -> int:
 async def _over_tcp(conninfo: str) -> AsyncIterator[str]:
     """Makes the tests' database available over TCP, because the image's user may not open its socket."""
     parts = conninfo_to_dict(conninfo)
-
-    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-        except ConnectionError:
-            pass  # A process of the container has ended.
-        finally:
-            writer.close()
-
-    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        path = f"{parts['host']}/.s.PGSQL.{parts.get('port', 5432)}"
-        inner_reader, inner_writer = await asyncio.open_unix_connection(path)
-        await asyncio.gather(pass_on(reader, inner_writer), pass_on(inner_reader, writer))
-
-    async with StreamServer(connect) as server:
-        yield f"postgresql://{parts['user']}@127.0.0.1:{server.port}/{parts['dbname']}"
+    async with database_relay(conninfo) as relay:
+        yield f"postgresql://{parts['user']}@127.0.0.1:{relay.port}/{parts['dbname']}"
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 from uuid import uuid4
 
 import psycopg
@@ -11,7 +10,7 @@ from bench.ports import free_port
 from psycopg.conninfo import make_conninfo
 
 from tests.support.gateway import Gateway
-from tests.support.machines import Relay
+from tests.support.machines import Relay, database_relay
 from tollkeeper.domain.errors import NotFound, Unavailable
 from tollkeeper.storage.database import (
     ChangeInDoubt,
@@ -136,9 +135,7 @@ async def test_every_connection_has_its_bounds(database: Database) -> None:
 @pytest.fixture
 async def silenced(shared_conninfo: str) -> AsyncIterator[tuple[Relay, Database]]:
     """Yields a database that was already used, and the relay that can silently cut off its server."""
-    with psycopg.connect(shared_conninfo) as direct:
-        path = Path(direct.info.host) / f".s.PGSQL.{direct.info.port}"
-    async with Relay(path) as relay:
+    async with database_relay(shared_conninfo) as relay:
         address = make_conninfo(shared_conninfo, host="127.0.0.1", port=relay.port)
         database = Database(address, pool_size=2, pool_timeout_s=1, statement_timeout_s=1)
         await database.open()

@@ -1,17 +1,16 @@
 """Tests transactions of one or two round trips: results and errors equal those of the driver."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
 import uvloop
 from psycopg import errors as pg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
 
-from tests.support.stream_server import StreamServer, reset
+from tests.support.machines import database_relay
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.storage import round_trips
 from tollkeeper.storage.database import Contention, Database
@@ -21,6 +20,9 @@ _ADD = Statement("test_add", "INSERT INTO trips (id, text) VALUES (%s, %s)")
 _READ = Statement("test_read", "SELECT id, text FROM trips WHERE id = ANY (%s) ORDER BY id")
 _LOCK = Statement("test_lock", "SELECT id FROM trips WHERE id = %s FOR UPDATE")
 _DIVIDE = Statement("test_divide", "SELECT 1 / %s::integer")
+# The first byte of a result: the statement's parameters were accepted.
+_FIRST_BYTE = b"2"
+_SENT_WITHIN_S = 0.1
 _SLOW_LENGTH = Statement("test_slow_length", "SELECT length(%s::text), pg_sleep(0.3)::text")
 
 
@@ -226,46 +228,20 @@ def test_a_reset_within_a_result_is_unavailable(conninfo: str) -> None:
 
 
 async def _read_until_reset(conninfo: str) -> None:
-    server = conninfo_to_dict(conninfo)
-    socket_path = f"{server['host']}/.s.PGSQL.{server.get('port', 5432)}"
-    resets = False
-
-    async def pass_on(client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        """Passes data on in both directions. If `resets` is set, the client gets only the first byte of
-        the result."""
-        result, to_server = await asyncio.open_unix_connection(socket_path)
-
-        async def pass_requests() -> None:
-            while data := await client.read(1 << 16):
-                to_server.write(data)
-            to_server.close()
-
-        requests = asyncio.create_task(pass_requests())
-        try:
-            while data := await result.read(1 << 16):
-                if resets:
-                    # The byte must arrive together with the reset, which uvloop sends in its next
-                    # iteration.
-                    socket = to_client.get_extra_info("socket")
-                    asyncio.get_running_loop().call_soon(os.write, socket.fileno(), data[:1])
-                    reset(to_client)
-                    return
-                to_client.write(data)
-        finally:
-            requests.cancel()
-            to_server.close()
-
-    async with StreamServer(pass_on) as relay:
-        address = make_conninfo(conninfo, host="127.0.0.1", port=relay.port, sslmode="disable")
+    async with database_relay(conninfo) as relay:
+        address = make_conninfo(conninfo, host="127.0.0.1", port=relay.port)
         database = Database(address, pool_size=1, pool_timeout_s=20, statement_timeout_s=20)
         await database.open()
         try:
             async with database.round_trips() as trips:
                 assert await trips.run(_DIVIDE.bind(1)) == [[(1,)]]
-            resets = True
+            relay.cut(True)
             with pytest.raises(Unavailable):
                 async with database.round_trips() as trips:
-                    await trips.run(_DIVIDE.bind(1))
+                    running = asyncio.create_task(trips.run(_DIVIDE.bind(1)))
+                    await asyncio.wait([running], timeout=_SENT_WITHIN_S)
+                    relay.reset_all(_FIRST_BYTE)
+                    await running
         finally:
             await database.close()
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from bench.ports import free_port
+from psycopg.conninfo import conninfo_to_dict
 
 from tests.journeys.clients.debian import DebianProgram, debian_program
 from tests.journeys.clients.environments import NotInstalled
@@ -223,3 +224,9 @@ class Relay(StreamServer):
                 writer.write(data)
                 await writer.drain()
             await self._whole.wait()
+
+
+def database_relay(conninfo: str) -> Relay:
+    """Returns a relay from a port to the socket of this database."""
+    address = conninfo_to_dict(conninfo)
+    return Relay(Path(str(address["host"])) / f".s.PGSQL.{address.get('port', 5432)}")

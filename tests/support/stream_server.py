@@ -1,6 +1,7 @@
 """Runs a test server with one coroutine for each connection, and closes all connections at its end."""
 
 import asyncio
+import os
 import socket
 import ssl
 import struct
@@ -65,6 +66,14 @@ class StreamServer:
     @property
     def open_connections(self) -> int:
         return len(self._open)
+
+    def reset_all(self, last: bytes) -> None:
+        """Resets all connections. Their clients get `last` together with the reset: the event loop sends the
+        reset in its next iteration."""
+        for writer in self._open.values():
+            descriptor = writer.get_extra_info("socket").fileno()
+            asyncio.get_running_loop().call_soon(os.write, descriptor, last)
+            reset(writer)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
