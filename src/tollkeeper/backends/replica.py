@@ -67,8 +67,6 @@ class Replica:
                 config.organizations_to_eject,
             )
         )
-        # The number of calls in flight.
-        self.in_flight = 0
         self.wire = wire_for(config)
         self._shared_headers = _shared_headers(
             address.netloc, {**self.wire.headers, **config.headers}

@@ -116,7 +116,7 @@ class RoutedBackend:
             state=health.shown_state.value,
             retry_in_s=retry_in_s,
             last_failure=health.last_failure,
-            calls=replica.in_flight,
+            calls=replica.pool.in_flight,
             connections=pool.open_connections,
             waiting=pool.waiting,
         )
@@ -141,15 +141,15 @@ class RoutedBackend:
             # their first calls to the same replica.
             return sorted(
                 admitting,
-                key=lambda replica: (replica.in_flight, random.random()),  # noqa: S311
+                key=lambda replica: (replica.pool.in_flight, random.random()),  # noqa: S311
             )
         by_url = {replica.url: replica for replica in admitting}
         preferred = [by_url[url] for url in rendezvous_order(call.affinity, by_url)]
-        mean = (sum(replica.in_flight for replica in preferred) + 1) / len(preferred)
+        mean = (sum(replica.pool.in_flight for replica in preferred) + 1) / len(preferred)
         load_limit = _AFFINITY_LOAD_FACTOR * mean + _AFFINITY_LOAD_SLACK
         # Overloaded replicas go last. The sort is stable, so the order of preference stays the same
         # among overloaded replicas and among the other replicas.
-        return sorted(preferred, key=lambda replica: replica.in_flight >= load_limit)
+        return sorted(preferred, key=lambda replica: replica.pool.in_flight >= load_limit)
 
     async def _try_in_order(self, call: Call, receiver: AnswerReceiver, deadline: float) -> None:
         """Sends the call to one replica after another until a replica answers."""
@@ -187,7 +187,6 @@ class RoutedBackend:
             else replica.health.begin(asyncio.get_running_loop().time())
         )
         self._organizations.seen(owner, monotonic())
-        replica.in_flight += 1
         connection = None
         try:
             request = replica.request_for(call.model.upstream_model, call.streamed)
@@ -224,7 +223,6 @@ class RoutedBackend:
                 # If the request was sent, the backend may have run the call.
                 raise domain_error(failure, charged=receiver.sent) from failure
         except BaseException as error:
-            replica.in_flight -= 1
             if connection is not None:
                 replica.pool.release(connection)
             self._note_failure(replica, attempt, call, error, deadline)
@@ -233,7 +231,6 @@ class RoutedBackend:
         if request.streamed:
             await self._pass_on(stream, replica, call, receiver, attempt)
             return
-        replica.in_flight -= 1
         replica.pool.release(connection)
         if whole.shortfall is not None or not replica.health.is_sound:
             self._note_answer(replica, attempt, call, whole.shortfall)
@@ -263,7 +260,6 @@ class RoutedBackend:
                     if text_functions is not None:
                         stream.relay_text(*text_functions)
         finally:
-            replica.in_flight -= 1
             replica.pool.release(stream.release(), after_stream=stream.read_to_end)
             # If the attempt was a probe, the probe ended when the answer began.
             if stream.failed:

@@ -96,7 +96,7 @@ class FairSlots:
         self, total: int, *, owner_max: int, waiting_max: int, waiting_owner_max: int
     ) -> None:
         assert 1 <= owner_max <= total
-        self._free = total
+        self._total = self._free = total
         self._owner_max = owner_max
         self._held: dict[Hashable, int] = {}
         self._waiting: FairQueue[tuple[Hashable, asyncio.Future[None]]] = FairQueue(
@@ -106,6 +106,10 @@ class FairSlots:
     @property
     def waiting(self) -> int:
         return len(self._waiting)
+
+    @property
+    def taken(self) -> int:
+        return self._total - self._free
 
     def take_free(self, owner: Hashable) -> bool:
         """Takes a slot if the owner need not wait for it. Returns False otherwise. Overtakes nobody: while

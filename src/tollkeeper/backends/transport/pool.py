@@ -80,6 +80,11 @@ class ConnectionPool:
         """Returns the number of calls that wait for a connection."""
         return self._slots.waiting
 
+    @property
+    def in_flight(self) -> int:
+        """Returns the number of calls that use a connection or wait for one."""
+        return self._slots.taken + self._slots.waiting
+
     async def acquire(self, *, deadline: float, organization: Hashable) -> Connection:
         """Returns an open connection. Waits for a free connection at most as long as the
         connect timeout. Raises ConnectFailed, ConnectionsExhausted or DeadlinePassed. In these cases, no
