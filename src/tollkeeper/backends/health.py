@@ -12,7 +12,6 @@ HEALTHY --(several failures in a row)--> EJECTED --(time is over, a call probes)
    +-------------------------------------------(probe was answered)--------------------+
 """
 
-from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -159,15 +158,13 @@ class RecentOrganizations:
     """Counts the organizations that have used a backend within the last minute, up to a limit."""
 
     def __init__(self) -> None:
-        self._seen_at: OrderedDict[Hashable, float] = OrderedDict()
+        self._seen_at: dict[Hashable, float] = {}
 
     def seen(self, organization: Hashable, now: float) -> None:
         self._seen_at[organization] = now
-        self._seen_at.move_to_end(organization)
         if len(self._seen_at) > _REMEMBERED_MAX:
-            self._seen_at.popitem(last=False)
+            # The organization that was added first. If it is still active, its next call adds it again.
+            del self._seen_at[next(iter(self._seen_at))]
 
     def count(self, now: float) -> int:
-        while self._seen_at and next(iter(self._seen_at.values())) < now - _RECENT_S:
-            self._seen_at.popitem(last=False)
-        return len(self._seen_at)
+        return sum(seen_at >= now - _RECENT_S for seen_at in self._seen_at.values())
