@@ -33,6 +33,10 @@ def _plans(current: CurrentCatalog) -> Plans:
     return Plans(Models(Mock(), current), current, backends, isolation)
 
 
+async def _plan_for(plans: Plans, caller: ProjectCaller, model_id: str) -> Plan:
+    return plans.cached(caller, model_id) or await plans.create(caller, model_id)
+
+
 @pytest.fixture
 def current() -> CurrentCatalog:
     return CurrentCatalog(Catalog((MODEL, _SALTED)))
@@ -40,28 +44,28 @@ def current() -> CurrentCatalog:
 
 async def test_a_plan_is_kept_for_the_same_key_and_model(current: CurrentCatalog) -> None:
     plans, caller = _plans(current), _caller()
-    plan = await plans.plan_for(caller, MODEL.id)
-    assert await plans.plan_for(caller, MODEL.id) is plan
-    assert await plans.plan_for(caller, _SALTED.id) is not plan
+    plan = await _plan_for(plans, caller, MODEL.id)
+    assert await _plan_for(plans, caller, MODEL.id) is plan
+    assert await _plan_for(plans, caller, _SALTED.id) is not plan
 
 
 async def test_a_plan_ends_when_the_key_is_read_again(current: CurrentCatalog) -> None:
     plans, caller = _plans(current), _caller()
-    plan = await plans.plan_for(caller, MODEL.id)
+    plan = await _plan_for(plans, caller, MODEL.id)
     read_again = replace(caller, permissions=frozenset({"models:read"}))
-    assert (await plans.plan_for(read_again, MODEL.id)).caller is read_again
+    assert (await _plan_for(plans, read_again, MODEL.id)).caller is read_again
     assert plan.caller is caller
 
 
 async def test_a_plan_ends_with_its_catalogue(current: CurrentCatalog) -> None:
     plans, caller = _plans(current), _caller()
-    await plans.plan_for(caller, MODEL.id)
+    await _plan_for(plans, caller, MODEL.id)
     other = replace(MODEL, context_length=1024)
     current.catalog = Catalog((other,))
-    assert (await plans.plan_for(caller, MODEL.id)).model is other
+    assert (await _plan_for(plans, caller, MODEL.id)).model is other
     current.catalog = Catalog((_SALTED,))
     with pytest.raises(ModelNotFound):
-        await plans.plan_for(caller, MODEL.id)
+        await _plan_for(plans, caller, MODEL.id)
 
 
 async def test_no_tenant_gets_or_evicts_the_plan_of_another(
@@ -69,12 +73,12 @@ async def test_no_tenant_gets_or_evicts_the_plan_of_another(
 ) -> None:
     monkeypatch.setattr(plans_module, "PLANS_OF_ORGANIZATION_MAX", 4)
     plans, quiet, hostile = _plans(current), _caller(), OrganizationId(uuid4())
-    plan = await plans.plan_for(quiet, _SALTED.id)
+    plan = await _plan_for(plans, quiet, _SALTED.id)
     salts = {plan.caching.salt}
     for _ in range(50):
-        salts.add((await plans.plan_for(_caller(hostile), _SALTED.id)).caching.salt)
+        salts.add((await _plan_for(plans, _caller(hostile), _SALTED.id)).caching.salt)
     assert len(salts) == 51
-    assert await plans.plan_for(quiet, _SALTED.id) is plan
+    assert await _plan_for(plans, quiet, _SALTED.id) is plan
     assert len(plans._plans[hostile.int]) <= 4
 
 
@@ -84,7 +88,7 @@ async def test_organizations_with_plans_are_limited(
     monkeypatch.setattr(plans_module, "ORGANIZATIONS_MAX", 3)
     plans = _plans(current)
     for _ in range(10):
-        await plans.plan_for(_caller(), MODEL.id)
+        await _plan_for(plans, _caller(), MODEL.id)
     assert len(plans._plans) == 3
 
 

@@ -26,7 +26,9 @@ async def chat_create(
     limit_field, client_limit = "max_tokens", body.max_tokens
     if body.max_completion_tokens is not None:
         limit_field, client_limit = "max_completion_tokens", body.max_completion_tokens
-    plan = await services.plans.plan_for(caller, body.model)
+    plan = services.plans.cached(caller, body.model)
+    if plan is None:
+        plan = await services.plans.create(caller, body.model)
     model, cache_key, caching = plan.model, body.prompt_cache_key, plan.caching
     output_tokens_max = output_limit(client_limit, model, limit_field)
     if body.reasoning is not None:

@@ -37,7 +37,9 @@ async def message_call(
 ) -> PreparedMessage:
     body, caller = request.body, request.project_caller
     _check_fields(body)
-    plan = await services.plans.plan_for(caller, body.model)
+    plan = services.plans.cached(caller, body.model)
+    if plan is None:
+        plan = await services.plans.create(caller, body.model)
     model = plan.model
     output_tokens_max = output_limit(body.max_tokens, model, "max_tokens")
     unseal = partial(services.reasoning_seal.unseal, caller)

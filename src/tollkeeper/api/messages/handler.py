@@ -76,7 +76,9 @@ async def token_count(
 ) -> wire.TokenCount:
     flags = _beta_flags(request.headers, _BETA_LENGTH_MAX)
     body, caller = request.body, request.project_caller
-    plan = await services.plans.plan_for(caller, body.model)
+    plan = services.plans.cached(caller, body.model)
+    if plan is None:
+        plan = await services.plans.create(caller, body.model)
     model = plan.model
     for flag in flags:
         if flag not in COUNT_NEUTRAL_BETA_FLAGS and flag not in model.messages.beta_flags:

@@ -53,7 +53,9 @@ async def responses_call(
     body, caller = request.body, request.project_caller
     _check_stateless(body)
     _check_combinations(body)
-    plan = await services.plans.plan_for(caller, body.model)
+    plan = services.plans.cached(caller, body.model)
+    if plan is None:
+        plan = await services.plans.create(caller, body.model)
     model = plan.model
     _refuse_newer_fields(body)
     output_tokens_max = output_limit(body.max_output_tokens, model, "max_output_tokens")

@@ -87,17 +87,21 @@ class Plans:
         # hash faster than UUIDs. The organization that was added first comes first.
         self._plans: dict[int, dict[tuple[int, str], Plan]] = {}
 
-    async def plan_for(self, caller: ProjectCaller, model_id: str) -> Plan:
-        """Returns the plan for calls of this caller to this model. Raises ModelNotFound,
-        PermissionDenied or Unavailable if the organization cannot call the model now."""
-        organization, key_and_model = caller.organization_id.int, (caller.key_id.int, model_id)
-        catalog = self._current.catalog
+    def cached(self, caller: ProjectCaller, model_id: str) -> Plan | None:
+        """Returns the cached plan for calls of this caller to this model; None if there is none."""
         try:
-            plan = self._plans[organization][key_and_model]
-            if plan.caller is caller and plan.catalog is catalog:
-                return plan
+            plan = self._plans[caller.organization_id.int][caller.key_id.int, model_id]
         except KeyError:
-            pass
+            return None
+        if plan.caller is caller and plan.catalog is self._current.catalog:
+            return plan
+        return None
+
+    async def create(self, caller: ProjectCaller, model_id: str) -> Plan:
+        """Creates the plan for calls of this caller to this model, and caches it. Raises
+        ModelNotFound, PermissionDenied or Unavailable if the organization cannot call the model
+        now."""
+        catalog = self._current.catalog
         model = await self._models.model_for_call(caller, model_id)
         plan = Plan(
             caller,
@@ -109,13 +113,15 @@ class Plans:
         if not model.required_checks:
             # A model may require checks (approvals) of the organization. An operator can withdraw a
             # check at any time, so a plan for such a model is not cached.
-            self._cache(organization, key_and_model, plan)
+            self._cache(model_id, plan)
         return plan
 
-    def _cache(self, organization: int, key_and_model: tuple[int, str], plan: Plan) -> None:
+    def _cache(self, model_id: str, plan: Plan) -> None:
         """Caches a plan. If the organization has too many plans, drops all its plans first. If
         there are too many organizations, drops the plans of the organization that was added
         first."""
+        caller = plan.caller
+        organization, key_and_model = caller.organization_id.int, (caller.key_id.int, model_id)
         plans = self._plans.get(organization)
         if plans is None:
             if len(self._plans) >= ORGANIZATIONS_MAX:
