@@ -8,13 +8,16 @@ from uuid import uuid4
 import pytest
 from msgspec.structs import replace
 
-from tests.support.backend_calls import make_call
+from tests.support.backend_calls import MODEL, make_call
 from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.admission import ADMITTED, Decision
 from tollkeeper.domain.inference import Batch
 from tollkeeper.domain.ledger import Hold
+from tollkeeper.services.calls.admission import Admission
 from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.calls.running_calls import InferenceLimits, RunningCalls
 from tollkeeper.services.calls.tab import SETTLEMENT_S_MIN, SettlementState, Tab
+from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.services.overload import OverloadGate
 
 _PLAN = Mock(spec=Plan)
@@ -69,10 +72,16 @@ async def test_a_later_wait_has_its_slack_only(calls: RunningCalls) -> None:
 
 async def test_the_wait_for_admission_is_not_shortened(calls: RunningCalls) -> None:
     """The gateway must learn whether the hold was written, even if the client has left."""
-    running = _begin(calls)
-    with running.alarm.until(running.deadline):
-        running.end_by(_now())
+    plan = Plan(Mock(), MODEL, Mock(counts_tokens=False))
+    running = calls.begin(make_call(), plan, _Sink(), "chat_create")
+
+    async def hold(_hold: Hold) -> Decision:
+        running.end_at_once()
         await asyncio.sleep(0.01)
+        return ADMITTED
+
+    await Admission(Mock(spec=Ledger, hold=hold)).hold(running, None)
+    assert running.hold is not None
 
 
 async def test_who_leaves_after_the_end_of_its_call_ends_no_other_one(

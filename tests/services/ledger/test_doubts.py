@@ -216,6 +216,19 @@ async def test_nobody_waits_for_a_hold_for_ever(
     assert await balance_of(process, tenant) == Balance(100, 0, 0, 0, 0)
 
 
+async def test_a_committed_hold_without_a_delivered_decision_is_released(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "_HOLD_WAIT_S", 0.2)
+    monkeypatch.setattr(process.ledger.handout, "add", lambda _owner, _callback: None)
+    tenant = await make_tenant(process.database, credit=100)
+    with pytest.raises(Unavailable, match="busy"):
+        await process.ledger.hold(hold_of(tenant, 10))
+    assert await process.ledger.drain()
+    monkeypatch.undo()
+    assert await balance_of(process, tenant) == Balance(100, 0, 0, 0, 0)
+
+
 async def test_a_settlement_goes_on_when_its_caller_leaves(process: Process) -> None:
     tenant = await make_tenant(process.database, credit=100)
     holds = [await held(process, tenant, 10) for _ in range(3)]

@@ -84,7 +84,7 @@ class Admission:
             bounds=bounds,
             policy_ids=call.policy_ids,
         )
-        decision = await self._ledger.hold(hold, tab.alarm)
+        decision = await self._ledger.hold(hold)
         if decision.refusal is not None:
             self.standing_refusals.note(call.project_id, decision)
             raise refusal_error(decision)

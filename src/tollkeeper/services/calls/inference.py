@@ -8,9 +8,9 @@ the code that resolves its hold and records the call.
 """
 
 import asyncio
-import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from functools import partial
+from time import perf_counter_ns
 from typing import Protocol
 
 from tollkeeper.domain.errors import (
@@ -99,6 +99,8 @@ class Inference:
         self._recorder = recorder
         self.overload = overload
         self._running = RunningCalls(limits, overload)
+        # Tells whether this process runs calls of other owners (organizations) than a given one.
+        self.serves_others = self._running.serves_others
 
     async def infer(self, call: Call, plan: Plan, sink: AnswerSink, source: CallSource) -> Tab:
         """Runs the call to its end. Raises domain errors, even after the sink (the receiver of the
@@ -144,10 +146,6 @@ class Inference:
     @property
     def running(self) -> int:
         return len(self._running)
-
-    def serves_others(self, owner: Hashable) -> bool:
-        """Tells whether this process runs calls of other owners (organizations) than this one."""
-        return self._running.serves_others(owner)
 
     async def _counted_tokens(self, tab: Tab) -> int | None:
         """Returns the count of the backend's tokenizer, or None if there is no count."""
@@ -215,7 +213,7 @@ class Inference:
                 gate.close()
             raise _ended_before_dispatch()
         tab.backend = tab.call.model.backend
-        tab.dispatched_at = time.perf_counter_ns()
+        tab.dispatched_at = perf_counter_ns()
         tab.owner_calls.waiting += 1
         try:
             with tab.alarm.until(tab.deadline + _DEADLINE_SLACK_S):
@@ -226,7 +224,7 @@ class Inference:
         except TimeoutError:
             raise _ended_early(tab) from None
         finally:
-            tab.answered_at = time.perf_counter_ns()
+            tab.answered_at = perf_counter_ns()
             tab.owner_calls.waiting -= 1
 
     async def _close(self, tab: Tab, error: BaseException | None = None) -> None:

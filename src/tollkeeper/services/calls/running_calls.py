@@ -3,9 +3,9 @@ and ends all calls when the process stops."""
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Hashable
 from dataclasses import dataclass
+from time import perf_counter_ns
 
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.inference import Call
@@ -81,7 +81,7 @@ class RunningCalls:
         """Removes a call that has ended."""
         calls = tab.owner_calls
         # `end_by` then no longer uses the alarm, so that another call can use it.
-        tab.ended_at = time.perf_counter_ns()
+        tab.ended_at = perf_counter_ns()
         self._free_alarms.append(tab.alarm)
         self._running.remove(tab)
         calls.running -= 1

@@ -2,10 +2,10 @@
 usage, the outcome, and the time by which the call must end."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from time import perf_counter_ns, time_ns
 from typing import Protocol
 
 import msgspec
@@ -153,8 +153,8 @@ class Tab(msgspec.Struct, eq=False):
     status: int = 200
     error_code: str | None = None
     # The start of the call, as a time of `time.time_ns` and of `time.perf_counter_ns`.
-    started_ns: int = msgspec.field(default_factory=time.time_ns)
-    started_at: int = msgspec.field(default_factory=time.perf_counter_ns)
+    started_ns: int = msgspec.field(default_factory=time_ns)
+    started_at: int = msgspec.field(default_factory=perf_counter_ns)
     # Further times of `time.perf_counter_ns`, 0 until then: the dispatch, the first piece (the first
     # batch of events of the answer), the end of the answer, and the end of the call.
     dispatched_at: int = 0
@@ -172,6 +172,11 @@ class Tab(msgspec.Struct, eq=False):
         assert self.charge is not None
         return self.charge
 
+    @property
+    def backend_name(self) -> str:
+        """Returns the backend to which the call was sent or would have been sent."""
+        return self.backend or self.call.model.backend
+
     def waiting_until(self, when: float) -> Alarm:
         """Returns a context manager that raises TimeoutError if its block still waits at `when`, or
         at the time set by `end_by`, whichever is earlier. The wait for the settlement may last
@@ -181,12 +186,12 @@ class Tab(msgspec.Struct, eq=False):
         return self.alarm.until(when)
 
     def end_by(self, when: float) -> None:
-        """Ends the current wait and all later waits of the call by this time. Does not shorten the
-        wait for the hold: the gateway must learn whether the hold was written. After the end of the
-        call, the alarm may belong to another call."""
+        """Ends the current wait and all later waits of the call by this time. The alarm does not limit
+        the wait for the hold, because the gateway must learn whether the hold was written. After the
+        end of the call, the alarm may belong to another call."""
         self.ends_by = when
         limit = self.alarm.when
-        if limit is not None and self.hold is not None and not self.ended_at:
+        if limit is not None and not self.ended_at:
             self.alarm.move(min(when + self._slack_s, limit))
 
     @property
@@ -209,7 +214,7 @@ class Tab(msgspec.Struct, eq=False):
     def take(self, batch: Batch) -> Awaitable[None]:
         """Receives events of the answer: counts their usage, and delivers them."""
         if not self.first_piece_at:
-            self.first_piece_at = time.perf_counter_ns()
+            self.first_piece_at = perf_counter_ns()
         self.meter.count(batch)
         return self.sink.take(batch)
 
@@ -231,10 +236,10 @@ class Tab(msgspec.Struct, eq=False):
     def judging(self) -> Iterator[None]:
         """Measures the time that the call waits for verdicts on its request. The call is not active
         meanwhile."""
-        started = time.perf_counter_ns()
+        started = perf_counter_ns()
         self.owner_calls.waiting += 1
         try:
             yield
         finally:
             self.owner_calls.waiting -= 1
-            self.judging_ns += time.perf_counter_ns() - started
+            self.judging_ns += perf_counter_ns() - started

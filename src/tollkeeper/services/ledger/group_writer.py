@@ -3,6 +3,7 @@ gets the result of its own item."""
 
 import asyncio
 import sys
+from asyncio import Future
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Generic, TypeVar
@@ -82,12 +83,12 @@ class GroupQueue(Generic[T, R]):
         self._queued_max = sys.maxsize if queued_max is None else queued_max
         assert self._queued_max >= BATCH_MAX
         # The items that were neither taken into a batch nor withdrawn, in order of arrival.
-        self._queued: dict[asyncio.Future[R], T] = {}
+        self._queued: dict[Future[R], T] = {}
         # The futures of these items, by owner, if there are at least as many items as fit in a batch.
         # It may also contain futures whose items were withdrawn.
-        self._turns: FairQueue[asyncio.Future[R]] | None = None
+        self._turns: FairQueue[Future[R]] | None = None
         # The batch that is being written.
-        self._batch: dict[asyncio.Future[R], T] = {}
+        self._batch: dict[Future[R], T] = {}
         self._running: asyncio.Task[None] | None = None
 
     @property
@@ -95,16 +96,21 @@ class GroupQueue(Generic[T, R]):
         return len(self._queued)
 
     @property
+    def items(self) -> dict[Future[R], T]:
+        """Returns the items that are queued or being written. Some may already have results."""
+        return self._batch | self._queued
+
+    @property
     def busy(self) -> bool:
         """Tells whether any item is queued or being written."""
         return self._running is not None
 
-    def submit(self, item: T, result: asyncio.Future[R] | None = None) -> asyncio.Future[R]:
+    def submit(self, item: T, result: Future[R] | None = None) -> Future[R]:
         """Queues the item and returns the future of its result. Cancelling the future does not
         withdraw the item. For an item that moves here from another queue, `result` is the future
         that its caller already waits for. Raises Unavailable if the queue is full."""
         if result is None:
-            result = asyncio.Future()
+            result = Future()
         if len(self._queued) >= BATCH_MAX:
             self._await_turn(item, result)
         self._queued[result] = item
@@ -112,7 +118,7 @@ class GroupQueue(Generic[T, R]):
             self._running = asyncio.create_task(self._run(), name=self._name)
         return result
 
-    def _await_turn(self, item: T, result: asyncio.Future[R]) -> None:
+    def _await_turn(self, item: T, result: Future[R]) -> None:
         """Queues an item that may not fit in the next batch in the lane of its owner."""
         if self._turns is None:
             lane_max = self._queued_max
@@ -126,7 +132,7 @@ class GroupQueue(Generic[T, R]):
         except QueueFull:
             raise Unavailable("The ledger is overloaded; try again.", retry_after_s=2) from None
 
-    def withdraw(self, result: asyncio.Future[R]) -> bool:
+    def withdraw(self, result: Future[R]) -> bool:
         """Withdraws the item of this future. Returns False if the item is being written or was
         written."""
         if result not in self._queued:
@@ -137,7 +143,7 @@ class GroupQueue(Generic[T, R]):
         result.cancel()
         return True
 
-    def take(self) -> dict[asyncio.Future[R], T]:
+    def take(self) -> dict[Future[R], T]:
         """Takes the next batch from the queue. The batch is empty if no item waits."""
         if self._turns is None or len(self._queued) <= BATCH_MAX:
             self._batch, self._queued, self._turns = self._queued, {}, None
@@ -153,19 +159,21 @@ class GroupQueue(Generic[T, R]):
             observe_batch(self._name, len(self._batch))
         return self._batch
 
-    def give(self, batch: Mapping[asyncio.Future[R], T], results: Sequence[R]) -> None:
+    def give(self, batch: Mapping[Future[R], T], results: Sequence[R]) -> None:
         """Delivers one result to each caller, in the order of the batch. Skips callers that no
         longer wait."""
         handout = self._handout
         if handout is None or not handout.is_needed:
             for waiting, result in zip(batch, results, strict=True):
-                if not waiting.done():
+                try:
                     waiting.set_result(result)
+                except asyncio.InvalidStateError:
+                    continue  # the caller no longer waits
             return
         for (waiting, item), result in zip(batch.items(), results, strict=True):
             handout.add(self._owner(item), partial(_set_result, waiting, result))
 
-    def fail(self, waiting: Iterable[asyncio.Future[R]], error: Exception) -> None:
+    def fail(self, waiting: Iterable[Future[R]], error: Exception) -> None:
         """Delivers a separate copy of the error to each caller."""
         for future in waiting:
             if not future.done():
@@ -192,7 +200,7 @@ class GroupQueue(Generic[T, R]):
             await self._work(self)
         except BaseException:
             # The task was stopped or has a bug. Without an error, the callers would wait forever.
-            waiting = [*self._batch, *self._queued]
+            waiting = self.items
             self._queued, self._turns = {}, None
             self.fail(waiting, Unavailable("The gateway is shutting down."))
             raise
@@ -213,7 +221,7 @@ def writing(
 
     async def write_waiting(queue: GroupQueue[T, R]) -> None:
         # Items of a batch that are still to be written, each separately.
-        parts: list[dict[asyncio.Future[R], T]] = []
+        parts: list[dict[Future[R], T]] = []
         while batch := parts.pop() if parts else queue.take():
             try:
                 results = await write([*batch.values()])
@@ -256,7 +264,7 @@ class QueuesByOwner(Generic[T, R]):
     def queued(self) -> int:
         return sum(queue.queued for queue in self.all)
 
-    def submit(self, item: T) -> asyncio.Future[R]:
+    def submit(self, item: T) -> Future[R]:
         """Queues the item and returns the future of its result."""
         owner = self._owner(item)
         queue = self._queues.get(owner)
@@ -273,6 +281,6 @@ class QueuesByOwner(Generic[T, R]):
             del self._queues[owner]
 
 
-def _set_result(waiting: asyncio.Future[R], result: R) -> None:
+def _set_result(waiting: Future[R], result: R) -> None:
     if not waiting.done():
         waiting.set_result(result)

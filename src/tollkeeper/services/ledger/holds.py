@@ -6,17 +6,18 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, repeat
 from operator import attrgetter
 
 import structlog
 from msgspec.structs import replace as replace_fields
 
 from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.admission import REFUSED_AS_UNKNOWN, AccountBatch, Decision
+from tollkeeper.domain.admission import AccountBatch, AccountState, Decision
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.ledger import Hold, LockedAccounts
 from tollkeeper.domain.policy_set import NO_POLICIES, PolicySet
+from tollkeeper.domain.spend import Spend
 from tollkeeper.services.ledger.group_writer import GroupQueue, Handout
 from tollkeeper.services.ledger.overage_alerts import report_stopped
 from tollkeeper.services.policies.directory import PolicyDirectory
@@ -39,6 +40,10 @@ _log = structlog.get_logger("tollkeeper.ledger")
 
 _Waiting = asyncio.Future[Decision]
 
+# Refuses every hold, because it has no project.
+_UNKNOWN_ACCOUNT: AccountBatch[Hold] = AccountBatch(
+    AccountState(0, 0, Spend(), None, projects={}, keys={}), now_us=0, month=0
+)
 # An integer, which hashes faster than a UUID.
 _organization = attrgetter("organization_id.int")
 
@@ -113,6 +118,16 @@ class Holds:
     @property
     def queues(self) -> list[GroupQueue[Hold, Decision]]:
         return [self._common, *self._separate.values()]
+
+    @property
+    def waiting(self) -> dict[_Waiting, Hold]:
+        """Returns the holds whose callers wait for a decision."""
+        return {
+            waiting: hold
+            for queue in self.queues
+            for waiting, hold in queue.items.items()
+            if not waiting.done()
+        }
 
     def withdraw(self, result: asyncio.Future[Decision]) -> bool:
         """Withdraws a queued hold. Returns False if the hold is being written or was written."""
@@ -242,10 +257,8 @@ def decide_all(
         organization_id.int: AccountBatch(state, now_us=locked.now_us, month=locked.month)
         for organization_id, state in locked.states.items()
     }
-    decisions = [
-        batch.decide(hold) if (batch := batches.get(_organization(hold))) else REFUSED_AS_UNKNOWN
-        for hold in holds
-    ]
+    batch_of_hold = map(batches.get, map(_organization, holds), repeat(_UNKNOWN_ACCOUNT))
+    decisions = [*map(AccountBatch.decide, batch_of_hold, holds)]
     states = dict(zip(locked.states, [batch.after() for batch in batches.values()], strict=True))
     admitted = [*chain.from_iterable(batch.admitted for batch in batches.values())]
     if judging:

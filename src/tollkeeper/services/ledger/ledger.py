@@ -8,7 +8,8 @@ module owns the hold and releases it.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from operator import attrgetter
+from itertools import repeat
+from operator import attrgetter, is_
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
@@ -18,7 +19,6 @@ import structlog
 from tollkeeper.domain.admission import Decision
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.domain.ledger import Ending, Hold, Mark, Resolution, ResolutionKind
-from tollkeeper.runtime.timeouts import Alarm, Timeout
 from tollkeeper.services.batches import Backoff
 from tollkeeper.services.ledger.group_writer import GroupQueue, Handout, QueuesByOwner, writing
 from tollkeeper.services.ledger.holds import Holds
@@ -30,7 +30,8 @@ T = TypeVar("T")
 Outcome = TypeVar("Outcome", bound=Resolution | Mark)
 
 _WRITE_AGAIN = Backoff(first_s=0.05, max_s=2.0)
-# The maximum time that a caller waits for admission: slightly longer than the database's timeouts.
+# A caller waits for admission at least this long, and at most twice as long. It is slightly longer
+# than the database's timeouts.
 _HOLD_WAIT_S = 20.0
 _DRAIN_S = 30.0
 # The number of transactions that may wait for the locks of accounts at the same time. Each uses a
@@ -50,6 +51,7 @@ class _FinishedCall(msgspec.Struct, Generic[Outcome], frozen=True, gc=False):
     hold: Hold | None
 
 
+_outcome = attrgetter("outcome")
 # Integers, which hash faster than UUIDs.
 _hold_id = attrgetter("id.int")
 _organization = attrgetter("outcome.organization_id.int")
@@ -91,6 +93,10 @@ class Ledger:
         self._locking_slots = asyncio.Semaphore(_LOCKING_AT_ONCE)
         # The ids of open holds.
         self._open: set[int] = set()
+        # The holds that waited for admission at the last call of `_end_long_waits`, and the timer for
+        # its next call.
+        self._long_waiting: dict[asyncio.Future[Decision], Hold] = {}
+        self._wait_timer: asyncio.TimerHandle | None = None
 
     @property
     def open_holds(self) -> int:
@@ -118,25 +124,16 @@ class Ledger:
         """Returns the number of queued items whose results callers wait for."""
         return self._resolutions.queued + sum(writer.queued for writer in self._holds.queues)
 
-    async def hold(self, hold: Hold, alarm: Alarm | None = None) -> Decision:
+    async def hold(self, hold: Hold) -> Decision:
         """Decides on the hold and, if the hold is admitted, creates it. An admitted hold is
         committed when this method returns. If this method raises or is cancelled, nothing stays
-        held.
-
-        A task that limits its waits by an `Alarm` passes the alarm, because using it is cheaper
-        than starting a new timer.
-        """
+        held."""
         result = self._holds.submit(hold)
-        if alarm is None:
-            alarm = Timeout()
+        if self._wait_timer is None:
+            self._end_long_waits()
         try:
-            with alarm.until(alarm.now() + _HOLD_WAIT_S):
-                # Cancelling the caller cancels `result`, but a hold that left the queue is still
-                # written.
-                return await result
-        except TimeoutError:
-            self._abandon(hold, result)
-            raise Unavailable("The ledger is busy; try again.", retry_after_s=2) from None
+            # Cancelling the caller cancels `result`, but a hold that left the queue is still written.
+            return await result
         except asyncio.CancelledError:
             self._abandon(hold, result)
             raise
@@ -198,6 +195,20 @@ class Ledger:
         self._open.add(hold.id.int)
         self._in_doubt.submit(hold)
 
+    def _end_long_waits(self) -> None:
+        """Ends the waits for admission that this method has already seen `_HOLD_WAIT_S` seconds ago.
+        Repeats itself while holds wait. So all calls share one timer."""
+        for result, hold in self._long_waiting.items():
+            if not result.done():
+                busy = Unavailable("The ledger is busy; try again.", retry_after_s=2)
+                result.set_exception(busy)
+                self._abandon(hold, result)
+        self._long_waiting = self._holds.waiting
+        self._wait_timer = None
+        if self._long_waiting:
+            loop = asyncio.get_running_loop()
+            self._wait_timer = loop.call_later(_HOLD_WAIT_S, self._end_long_waits)
+
     def _abandon(self, hold: Hold, result: asyncio.Future[Decision]) -> None:
         """Withdraws or releases the hold of a caller that no longer waits."""
         if self._holds.withdraw(result):
@@ -240,12 +251,12 @@ class Ledger:
     ) -> Sequence[bool]:
         """Writes the outcomes of the batch. If the database has lost holds of the batch, restores
         these holds and writes their outcomes again."""
-        outcomes = [call.outcome for call in batch]
+        outcomes = [*map(_outcome, batch)]
         endings = list(await _until_written(lambda: write(outcomes), len(batch)))
         if Ending.MISSING in endings:
             await self._write_lost(write, batch, endings)
         self._open.difference_update(map(_reservation_id, batch))
-        return [ending is Ending.DONE for ending in endings]
+        return [*map(is_, endings, repeat(Ending.DONE))]
 
     async def _write_lost(
         self,
