@@ -7,6 +7,7 @@ admission reads (a key or a project) locks the organization's account first.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import compress, repeat
 from operator import attrgetter
 from typing import Any, LiteralString, TypeAlias
 from uuid import UUID
@@ -257,10 +258,11 @@ def write_holds_statements(
 
 def _reservations(holds: Sequence[Hold]) -> list[dict[str, Any]]:
     """Returns the columns of the reservations that depend only on the holds."""
-    rows = [dict(zip(_HOLD, _hold_values(hold), strict=True)) for hold in holds]
-    for hold, row in zip(holds, rows, strict=True):
-        if hold.pricing.variants or hold.bounds.writes_images or hold.verdicts_max:
-            row.update(special_prices(hold))
+    # The loops run in C.
+    rows: list[dict[str, Any]] = [*map(dict, map(zip, repeat(_HOLD), map(_hold_values, holds)))]
+    pairs = zip(holds, rows, strict=True)
+    for hold, row in compress(pairs, map(any, map(_special_values, holds))):
+        row.update(special_prices(hold))
     return rows
 
 
@@ -341,6 +343,8 @@ _HOLD: _Columns = {
 _account_values = attrgetter(*(field for _, field in _ACCOUNT.values()))
 _project_values = attrgetter(*(field for _, field in _PROJECT.values()))
 _hold_values = attrgetter(*(field for _, field in _HOLD.values()))
+# A hold for which any of these is set has further columns; see `special_prices`.
+_special_values = attrgetter("pricing.variants", "bounds.writes_images", "verdicts_max")
 
 
 def _assignments(columns: _Columns) -> LiteralString:
