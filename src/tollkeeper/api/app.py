@@ -258,6 +258,8 @@ class _OpenRequest(Request[Any, Any]):
     is_accepted = False
     # The status for metrics and the log if the client disconnects before an answer is sent.
     status = 499
+    # Set by the request log.
+    ended_at: float
     _stream: EventStream | None = None
     streamed: StreamedResponse | None = None
 

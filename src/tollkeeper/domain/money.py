@@ -1,6 +1,8 @@
 """Converts between decimal strings in USD and picousd (integers of 10^-12 USD), without floats."""
 
 import re
+from collections.abc import Iterable, Iterator
+from itertools import repeat
 
 from tollkeeper.domain.errors import InvalidRequest
 
@@ -37,5 +39,11 @@ def usd_from_picousd(amount: int) -> str:
     """Returns the exact decimal string without trailing zeros: 0.06, 12, -0.5."""
     if amount < 0:
         return "-" + usd_from_picousd(-amount)
-    whole, fraction = divmod(amount, PICOUSD_PER_USD)
-    return f"{whole}.{fraction:012d}".rstrip("0").rstrip(".")
+    return next(usd_texts((amount,)))
+
+
+def usd_texts(amounts: Iterable[int]) -> Iterator[str]:
+    """Converts amounts that are not negative like `usd_from_picousd`. The loop over the amounts runs in
+    C."""
+    texts = map("%d.%012d".__mod__, map(divmod, amounts, repeat(PICOUSD_PER_USD)))
+    return map(str.rstrip, map(str.rstrip, texts, repeat("0")), repeat("."))

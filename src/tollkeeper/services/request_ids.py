@@ -2,7 +2,7 @@
 
 import os
 import re
-import time
+from time import time_ns
 from uuid import UUID
 
 from tollkeeper.domain.months import id_of_text
@@ -29,7 +29,7 @@ def new_request_id_text() -> str:
         random = int.from_bytes(os.urandom(10 * _ENDINGS_PER_GROUP)) & _RANDOM_BITS
         endings = (random | _FIXED_BITS).to_bytes(10 * _ENDINGS_PER_GROUP).hex()
         _unused_endings.extend(map("-".join, _ID_PARTS.findall(endings)))
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = time_ns() // 1_000_000
     return f"{now_ms >> 16:08x}-{now_ms & 0xFFFF:04x}-{_unused_endings.pop()}"
 
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
 from itertools import repeat
-from operator import add, attrgetter, floordiv, sub
+from operator import add, attrgetter, floordiv, getitem, is_not, sub
+from time import monotonic
 from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
@@ -21,7 +22,7 @@ import msgspec
 import structlog
 
 from tollkeeper.domain.activity import ActivityRecord
-from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.domain.money import usd_texts
 from tollkeeper.services.tallies import (
     CounterTally,
     HistogramTally,
@@ -84,9 +85,9 @@ _RECORD_FIELDS = (
 _read_record_fields = attrgetter(*_RECORD_FIELDS)
 _log = structlog.get_logger("tollkeeper.requests")
 json_lines = msgspec.json.Encoder().encode_lines
-# The id, operation and status of a request, the times of `time.monotonic` of its arrival and of the
-# end of its response, and whether it is an inference call.
+# The values of a `LoggedRequest`.
 _EndedRequest: TypeAlias = tuple[str, str, int, float, float, bool]
+_read_request = attrgetter("id", "operation", "status", "opened_at", "ended_at", "is_call")
 # Encodes lines, for example `json_lines` or `text_lines`.
 Render = Callable[[Sequence[RequestLine]], bytes]
 
@@ -95,8 +96,10 @@ class LoggedRequest(Protocol):
     id: str
     operation: str
     status: int
-    # The result of `RequestLog.request_opened`.
+    # The result of `RequestLog.request_opened`, and the end of the response, which `request_ended` sets.
+    # Both are times of `time.monotonic`.
     opened_at: float
+    ended_at: float
     # Whether the request has started an inference call.
     is_call: bool
 
@@ -133,26 +136,33 @@ def _lines_of_calls(records: Sequence[ActivityRecord]) -> list[RequestLine]:
     """Returns the lines of many calls. Builds them column by column with `map` and `zip`, which run
     in C and are faster than a Python loop over the records."""
     rows = map(_read_record_fields, records)
-    columns: dict[str, Sequence[Any]] = dict(
-        zip(_RECORD_FIELDS, zip(*rows, strict=True), strict=True)
-    )
+    columns: dict[str, Any] = dict(zip(_RECORD_FIELDS, zip(*rows, strict=True), strict=True))
     started_ms = columns.pop("started_at_ms")
     columns["duration_us"] = durations_ms = list(
         map(floordiv, columns["duration_us"], repeat(1000))
     )
-    columns["first_piece_us"] = [
-        us if us is None else us // 1000 for us in columns["first_piece_us"]
-    ]
-    columns["cost_picousd"] = [
-        cost if cost is None else usd_from_picousd(cost) for cost in columns["cost_picousd"]
-    ]
+    first_pieces_us, costs = columns["first_piece_us"], columns["cost_picousd"]
+    first_pieces_ms = map(floordiv, _with_zeros(first_pieces_us), repeat(1000))
+    columns["first_piece_us"] = _with_nones(first_pieces_us, first_pieces_ms)
+    columns["cost_picousd"] = _with_nones(costs, usd_texts(_with_zeros(costs)))
     timestamps = _timestamps(map(add, started_ms, durations_ms))
     return list(map(RequestLine, *columns.values(), repeat("request"), repeat("info"), timestamps))
 
 
+def _with_zeros(values: Sequence[int | None]) -> Iterator[int]:
+    """Returns the values, but 0 in place of None."""
+    return map({None: 0}.get, values, values)  # type: ignore[arg-type]
+
+
+def _with_nones(values: Sequence[int | None], results: Iterable[Any]) -> Iterator[Any]:
+    """Returns one result for each value, but None if the value is None."""
+    pairs = zip(repeat(None), results, strict=False)
+    return map(getitem, pairs, map(is_not, values, repeat(None)))
+
+
 def _lines_of_requests(requests: Sequence[_EndedRequest]) -> list[RequestLine]:
     """Returns the lines of requests that are no calls."""
-    clock_began_at = time.time() - time.monotonic()
+    clock_began_at = time.time() - monotonic()
     timestamps = _timestamps(int((clock_began_at + row[4]) * 1000) for row in requests)
     return [
         RequestLine(
@@ -190,23 +200,15 @@ class RequestLog:
         _OPEN_REQUESTS.open += 1
         if not self._ended:
             schedule_write()
-        return time.monotonic()
+        return monotonic()
 
     def request_ended(self, request: LoggedRequest) -> None:
         """Counts and logs a request whose response has ended."""
         ended = self._ended
         if not ended:
             schedule_write()
-        ended.append(
-            (
-                request.id,
-                request.operation,
-                request.status,
-                request.opened_at,
-                time.monotonic(),
-                request.is_call,
-            )
-        )
+        request.ended_at = monotonic()
+        ended.append(_read_request(request))
         if len(ended) >= _ENDED_MAX:
             self._count_ended()
 

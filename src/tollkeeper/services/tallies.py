@@ -10,7 +10,7 @@ import asyncio
 from bisect import bisect_right
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import TypeAlias
 from weakref import WeakMethod
 
@@ -76,7 +76,7 @@ class HistogramTally:
             # accept sums. tests/services/test_tallies.py checks that these attributes still exist.
             histogram._sum.inc(sum(values))
             values.sort()
-            ends = [*(bisect_right(values, bound) for bound in self._bounds), len(values)]
+            ends = [*map(bisect_right, repeat(values), self._bounds), len(values)]
             for bucket, (start, end) in zip(histogram._buckets, pairwise((0, *ends)), strict=True):
                 if end > start:
                     bucket.inc(end - start)

@@ -151,34 +151,34 @@ class CallRecorder:
         """Updates the metrics for wrong usage reports, for overage (cost beyond the hold), and for
         reported costs that differ from the gateway's cost. Reports usage that cannot be true or
         exceeds the model's context to `on_misreport`."""
-        backend, usage, bounds = tab.backend or tab.call.model.backend, tab.charge, hold.bounds
+        usage, bounds = tab.charge, hold.bounds
         if usage is None or usage.estimated:
             # The call is not charged for the usage that the backend reported.
             usage = tab.meter.usage
         if usage is None:
             if tab.meter.reported_impossible_usage:
-                metrics.count_impossible_usage(backend)
-                self._on_misreport(backend, _IMPOSSIBLE_USAGE)
+                metrics.count_impossible_usage(tab.backend_name)
+                self._on_misreport(tab.backend_name, _IMPOSSIBLE_USAGE)
         elif (
             usage.prompt_tokens > bounds.prompt_tokens
             or usage.completion_tokens > bounds.choices * bounds.output_tokens_each
         ):
             if usage.prompt_tokens > bounds.prompt_tokens:
-                metrics.count_usage_above_bound(backend, "prompt")
+                metrics.count_usage_above_bound(tab.backend_name, "prompt")
             if usage.completion_tokens > bounds.choices * bounds.output_tokens_each:
-                metrics.count_usage_above_bound(backend, "output")
+                metrics.count_usage_above_bound(tab.backend_name, "output")
             if _exceeds_context(usage, bounds, tab.call.model.context_length):
                 # The usage is charged, although it contradicts the model's declared context length.
-                metrics.count_excessive_usage(backend)
-                self._on_misreport(backend, _EXCESSIVE_USAGE)
+                metrics.count_excessive_usage(tab.backend_name)
+                self._on_misreport(tab.backend_name, _EXCESSIVE_USAGE)
         cost, reported_cost = tab.cost_picousd, tab.meter.report.cost_picousd
         if cost is None:
             # Only a settled call has a cost that can be compared.
             return
         if cost > hold.hold_picousd:
-            _report_overage(tab, backend, hold.hold_picousd, cost)
+            _report_overage(tab, hold.hold_picousd, cost)
         if reported_cost is not None:
-            metrics.count_reported_cost(backend, reported_cost, cost - tab.verdict_picousd)
+            metrics.count_reported_cost(tab.backend_name, reported_cost, cost - tab.verdict_picousd)
 
     async def drain(self) -> None:
         """Waits until the calls with pending verdicts are recorded, at most `_DRAIN_TIMEOUT_S`
@@ -219,9 +219,9 @@ def _exceeds_context(usage: Usage, bounds: Bounds, context: int) -> bool:
     return usage.prompt_tokens > prompt_max or usage.completion_tokens > context * bounds.choices
 
 
-def _report_overage(tab: Tab, backend: str, hold: int, cost: int) -> None:
+def _report_overage(tab: Tab, hold: int, cost: int) -> None:
+    call, backend = tab.call, tab.backend_name
     metrics.count_overage(backend, cost - hold)
-    call = tab.call
     _log.warning(
         "a call cost more than its hold",
         request_id=call.request_id,
