@@ -60,15 +60,14 @@ async def decode_body(
     # The number of elements may be too high, because brackets and commas in strings are counted too. A
     # long body is searched in the thread only, because the search would block the event loop.
     if len(body) > _SMALL_BYTES or (
-        len(starts := body.translate(None, _ALL_BUT_ELEMENT_STARTS)) > _FEW_ELEMENTS
+        (elements := len(body.translate(None, _ALL_BUT_ELEMENT_STARTS))) > _FEW_ELEMENTS
     ):
         request.is_large = True
         share.grow_to(await run_in_thread(owner, _checked_memory_of, body, elements_max))
         decoded = await run_in_thread(owner, _decode_bounded, body, decoder)
     else:
-        elements = len(starts)
         # A body with few elements cannot be nested too deeply.
-        if elements > DEPTH_MAX and (_openings(starts) > DEPTH_MAX or elements > elements_max):
+        if elements > DEPTH_MAX and (_openings(body) > DEPTH_MAX or elements > elements_max):
             elements = check_bounds(body, elements_max)
         share.grow_to(memory_of(body, elements))
         decoded = _decode_bounded(body, decoder)

@@ -4,8 +4,9 @@ gets the result of its own item."""
 import asyncio
 import sys
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from functools import partial
+from types import coroutine
 from typing import Generic, TypeVar
 
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
@@ -30,6 +31,13 @@ _RESULTS_PER_TURN = 8
 
 def _no_owner(_item: object) -> None:
     """Returns None for every item, so that all items share one lane of the queue."""
+
+
+@coroutine
+def _wait_for_turns(count: int) -> Generator[None, None, None]:
+    """Waits for this many iterations of the event loop."""
+    for _ in range(count):
+        yield
 
 
 class Handout(FairTurns):
@@ -115,7 +123,8 @@ class GroupQueue(Generic[T, R]):
             self._await_turn(item, result)
         self._queued[result] = item
         if self._running is None:
-            self._running = asyncio.create_task(self._run(), name=self._name)
+            loop = asyncio.get_running_loop()
+            self._running = loop.create_task(self._run(), name=self._name)
         return result
 
     def _await_turn(self, item: T, result: Future[R]) -> None:
@@ -195,8 +204,7 @@ class GroupQueue(Generic[T, R]):
 
     async def _run(self) -> None:
         try:
-            for _ in range(_TURNS_BEFORE_FIRST_BATCH):
-                await asyncio.sleep(0)
+            await _wait_for_turns(_TURNS_BEFORE_FIRST_BATCH)
             await self._work(self)
         except BaseException:
             # The task was stopped or has a bug. Without an error, the callers would wait forever.
