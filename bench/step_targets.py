@@ -19,14 +19,14 @@ LIBRARIES: Final = "libraries"
 
 TARGETS = {
     HTTP: 747,
-    APPLICATION: 471,
-    REQUEST: 426,
-    PRICE: 498,
-    LEDGER: 201,
-    SCRIPT: 436,
-    BACKEND: 766,
+    APPLICATION: 449,
+    REQUEST: 420,
+    PRICE: 496,
+    LEDGER: 179,
+    SCRIPT: 432,
+    BACKEND: 745,
     ANSWER: 195,
-    ENDED: 184,
+    ENDED: 145,
     LIBRARIES: 0,
 }
 
