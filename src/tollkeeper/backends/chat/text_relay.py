@@ -116,17 +116,14 @@ class TextRelay:
         size, pieces = len(data), self._pieces
         if size > self._read_bytes_max or self._finished[0] or not self._parser.at_record_start:
             return 0
-        # The size line, if all data is exactly one HTTP chunk.
-        line = _SIZE_LINES[size] if size < _ONE_CHUNK_BYTES_MAX else _UNKNOWN
+        # The size line, if all data is exactly one HTTP chunk, and the bytes before the text.
+        before = _SIZE_LINES[size] if size < _ONE_CHUNK_BYTES_MAX else _UNKNOWN
+        before += self._before
         start = 0
         while start < size:
-            if (
-                data.startswith(line)
-                and data.startswith(self._before, len(line))
-                and data.endswith(self._after)
-            ):
-                json_text = data[len(line) + self._text_from : self._text_to]
-                end = size
+            if data.startswith(before) and data.endswith(self._after):
+                # The text includes its quotes.
+                json_text, end = data[len(before) - 1 : self._text_to], size
             else:
                 text_and_end = self._find_text(data, start)
                 if text_and_end is None:
