@@ -143,9 +143,14 @@ class LedgerStore:
 
     async def resolve_all(self, batch: Sequence[Resolution]) -> Sequence[Ending]:
         """Resolves reservations durably. Returns one result for each resolution, in the order of
-        `batch`. Safe to repeat, because a reservation is resolved only once."""
+        `batch`. Safe to repeat, because a reservation is resolved only once. Raises `Contention` if
+        another transaction resolved a reservation of the batch at the same time."""
+        statement = resolutions.resolve_statement(batch)
         async with self._database.round_trips() as trips:
-            _, rows = await trips.run(PREFER_INDEX_LOOKUPS, resolutions.resolve_statement(batch))
+            try:
+                _, rows = await trips.run(PREFER_INDEX_LOOKUPS, statement)
+            except pg.UniqueViolation as exc:
+                raise Contention from exc
             if len(rows) == len(batch):
                 return [Ending.DONE] * len(batch)
             ids = [(ended.organization_id, ended.reservation_id) for ended in batch]

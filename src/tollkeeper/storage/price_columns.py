@@ -27,6 +27,11 @@ def zero_if_missing() -> LiteralString:
     return ", ".join("coalesce(" + name + ", 0) AS " + name for name in LINE_ITEMS)
 
 
+def sums() -> LiteralString:
+    """Returns the sums of the line item columns, under the same names, for a select list."""
+    return ", ".join("sum(" + name + ") AS " + name for name in LINE_ITEMS)
+
+
 def total(before: LiteralString = "") -> LiteralString:
     """Returns the expression for the total cost of a settlement."""
     return " + ".join(before + name for name in LINE_ITEMS)

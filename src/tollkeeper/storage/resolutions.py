@@ -10,20 +10,22 @@ from operator import attrgetter
 from uuid import UUID
 
 import msgspec
+from psycopg import errors as pg
 
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.ledger import Mark, Resolution
 from tollkeeper.domain.months import FIRST_ID
 from tollkeeper.storage.database import Connection
-from tollkeeper.storage.price_columns import line_items, lines, total, zero_if_missing
+from tollkeeper.storage.price_columns import line_items, lines, sums, total, zero_if_missing
 from tollkeeper.storage.round_trips import BoundStatement, Statement, run_alone
 
 _encode = msgspec.json.Encoder().encode
 
 # One statement writes the resolution, its overage (the cost above the hold), the row whose amounts
 # are later folded into the account, and the roll-up (stored sums) of costs. A reservation that was
-# already resolved is not changed. The cost counts on the day when the call was admitted. If the
-# month of that day is closed, the cost counts in the open month, as an adjustment of that day.
+# already resolved is not changed. If two transactions resolve it at the same time, the second one fails
+# with a UniqueViolation and has to be repeated. The cost counts on the day when the call was admitted.
+# If the month of that day is closed, the cost counts in the open month, as an adjustment of that day.
 _RESOLVE = Statement(
     "tollkeeper_resolve",
     """
@@ -40,17 +42,24 @@ _RESOLVE = Statement(
             """
     + line_items(after=" numeric")
     + """, estimated boolean)
-    ), priced AS (
+    ), fresh AS (
         SELECT g.*, r.*, """
     + total("g.")
-    + """ AS total
-        FROM input g, LATERAL (
-            SELECT hold, project_id, api_key_id, month, model, overage_max,
+    + """ AS total,
+               CASE WHEN admitted < open_day THEN greatest(today, open_day) ELSE admitted END AS day,
+               CASE WHEN admitted < open_day THEN admitted END AS adjusts_day, now
+        FROM clock, input g, LATERAL (
+            SELECT r.hold, project_id, api_key_id, month, model, overage_max,
                    cap_spending_day(NULL, held_at) AS admitted
-            FROM reservations WHERE organization_id = g.organization_id AND id = g.id
+            -- Reservations first: `ledger_add_month` locks the tables in this order.
+            FROM reservations r LEFT JOIN resolutions d
+              ON d.organization_id = g.organization_id AND d.reservation_id = g.id
               -- All ids lie between these two, so that PostgreSQL does not open partitions of
               -- other months.
-              AND id BETWEEN %s::uuid AND %s::uuid
+              AND d.reservation_id BETWEEN %s::uuid AND %s::uuid
+            WHERE r.organization_id = g.organization_id AND r.id = g.id
+              AND r.id BETWEEN %s::uuid AND %s::uuid
+              AND d.reservation_id IS NULL
             -- Makes PostgreSQL look up each reservation by its id. Otherwise it may read all
             -- reservations between the two ids, which are many if one of the calls was long.
             OFFSET 0
@@ -64,16 +73,10 @@ _RESOLVE = Statement(
         SELECT organization_id, id, kind, hold, least(hold, total), hold - least(hold, total),
                """
     + line_items()
-    + """, estimated, resolved_by,
-               CASE WHEN admitted < open_day THEN greatest(today, open_day) ELSE admitted END,
-               CASE WHEN admitted < open_day THEN admitted END, now
-        FROM priced, clock
+    + """, estimated, resolved_by, day, adjusts_day, now
+        FROM fresh
         -- In a fixed order, so that two processes that resolve the same reservations do not deadlock.
         ORDER BY organization_id, id
-        ON CONFLICT DO NOTHING
-        RETURNING organization_id, reservation_id AS id, day, adjusts_day
-    ), fresh AS (
-        SELECT p.*, d.day, d.adjusts_day FROM priced p JOIN resolved d USING (organization_id, id)
     ), over AS (
         INSERT INTO overages (organization_id, reservation_id, amount)
         SELECT organization_id, id, total - hold FROM fresh WHERE total > hold
@@ -87,26 +90,36 @@ _RESOLVE = Statement(
         INSERT INTO cost_rollup (organization_id, day, project_id, api_key_id, line_item,
                                  amount_picousd)
         SELECT organization_id, day, project_id, api_key_id,
-               ledger_line_item(model, dimension, adjusts_day), sum(amount)
-        FROM fresh, LATERAL """
+               ledger_line_item(model, dimension, adjusts_day), amount
+        FROM (SELECT organization_id, day, project_id, api_key_id, model, adjusts_day, """
+    + sums()
+    + """
+            FROM fresh GROUP BY 1, 2, 3, 4, 5, 6
+        ) AS s, LATERAL """
     + lines()
     + """
         WHERE amount > 0
-        GROUP BY 1, 2, 3, 4, 5
         ORDER BY 1, 2, 3, 4, 5
         ON CONFLICT (organization_id, day, project_id, api_key_id, line_item)
         DO UPDATE SET amount_picousd = cost_rollup.amount_picousd + excluded.amount_picousd
     )
-    SELECT id FROM resolved
+    SELECT id FROM fresh
     """,
 )
 
 
 async def resolve(connection: Connection, resolutions: Sequence[Resolution]) -> set[UUID]:
     """Runs `resolve_statement` without preparing it. Returns the ids of the reservations that were
-    resolved now."""
-    rows = await run_alone(connection, resolve_statement(resolutions), prepare=False)
-    return {row[0] for row in rows}
+    resolved now. Must be called in a transaction."""
+    statement = resolve_statement(resolutions)
+    while True:
+        try:
+            async with connection.transaction():
+                rows = await run_alone(connection, statement, prepare=False)
+        except pg.UniqueViolation:
+            # Another transaction has just resolved one of the reservations. The next attempt skips it.
+            continue
+        return {row[0] for row in rows}
 
 
 def resolve_statement(resolutions: Sequence[Resolution]) -> BoundStatement:
@@ -117,9 +130,8 @@ def resolve_statement(resolutions: Sequence[Resolution]) -> BoundStatement:
     newest_first = resolutions[::-1]
     by_id = dict(zip(map(_ids, newest_first), newest_first, strict=True))
     lowest, highest = min(by_id, default=_NO_IDS), max(by_id, default=_NO_IDS)
-    return _RESOLVE.bind_texts(
-        _encode(list(by_id.values())), b"%032x" % lowest[0], b"%032x" % highest[0]
-    )
+    between = b"%032x" % lowest[0], b"%032x" % highest[0]
+    return _RESOLVE.bind_texts(_encode(list(by_id.values())), *between, *between)
 
 
 # Integers, which hash and compare faster than UUIDs.
