@@ -7,8 +7,8 @@ admission reads (a key or a project) locks the organization's account first.
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import compress, repeat
-from operator import attrgetter
+from itertools import compress, groupby, starmap
+from operator import attrgetter, not_
 from typing import Any, LiteralString, TypeAlias
 from uuid import UUID
 
@@ -246,24 +246,33 @@ def write_holds_statements(
     The statements also renew the process's lease, which shows that the process is alive. If another
     process has declared this process dead, the statements register this process again, so that
     every hold belongs to a registered process."""
-    rows = _reservations(holds)
+    groups = [
+        {**shared, "holds": [*starmap(_OwnColumns, map(_own_values, members))]}
+        for shared, members in _groups(holds)
+    ]
     if periods := _other_periods(accounts):
-        for hold, row in zip(holds, rows, strict=True):
-            row.update(periods.get(hold.organization_id, {}))
+        for group in groups:
+            group.update(periods.get(group["organization_id"], {}))
     process, states = b"%032x" % process_id.int, _state_documents(accounts.states)
     clock = b"%d" % accounts.now_us, b"%d" % accounts.month
-    write_holds = _WRITE_HOLDS.bind_texts(*states, process, process, *clock, _encode(rows))
+    write_holds = _WRITE_HOLDS.bind_texts(*states, process, process, *clock, _encode(groups))
     return write_holds, *period_caps.write_statements(accounts.states)
 
 
-def _reservations(holds: Sequence[Hold]) -> list[dict[str, Any]]:
-    """Returns the columns of the reservations that depend only on the holds."""
-    # The loops run in C.
-    rows: list[dict[str, Any]] = [*map(dict, map(zip, repeat(_HOLD), map(_hold_values, holds)))]
-    pairs = zip(holds, rows, strict=True)
-    for hold, row in compress(pairs, map(any, map(_special_values, holds))):
-        row.update(special_prices(hold))
-    return rows
+def _groups(holds: Sequence[Hold]) -> list[tuple[dict[str, Any], list[Hold]]]:
+    """Returns groups of holds with the same key, model and prices, each with the columns of
+    reservations that its holds share. A hold with special prices forms its own group."""
+    # The loops over holds run in C.
+    special = [*map(any, map(_special_values, holds))]
+    others = sorted(compress(holds, map(not_, special)), key=_key)
+    groups = [[*group] for _, group in groupby(others, _sharing)]
+    return [(_shared_columns(group[0]), group) for group in groups] + [
+        (_shared_columns(hold) | special_prices(hold), [hold]) for hold in compress(holds, special)
+    ]
+
+
+def _shared_columns(hold: Hold) -> dict[str, Any]:
+    return dict(zip(_SHARED, _shared_values(hold), strict=True))
 
 
 def _other_periods(accounts: LockedAccounts) -> dict[OrganizationId, dict[str, int | None]]:
@@ -321,12 +330,15 @@ _PROJECT: _Columns = {
     "rate_at_us": ("bigint", "rate_at_us"),
     **_SPEND,
 }
-_HOLD: _Columns = {
+# The columns of a hold that other holds of the same key and model have too, and all other columns.
+_SHARED: _Columns = {
     "organization_id": ("uuid", "organization_id"),
-    "id": ("uuid", "id"),
     "project_id": ("uuid", "project_id"),
     "api_key_id": ("uuid", "key_id"),
     "model": ("text", "model"),
+    **{column: ("numeric", f"pricing.{name}") for column, name in PRICE_COLUMNS.items()},
+}
+_OWN: _Columns = {
     "hold": ("numeric", "hold_picousd"),
     "overage_max": ("numeric", "overage_max_picousd"),
     "prompt_tokens_max": ("bigint", "bounds.prompt_tokens"),
@@ -336,15 +348,22 @@ _HOLD: _Columns = {
     "web_searches": ("integer", "bounds.web_searches"),
     "input_audio_tokens_max": ("bigint", "bounds.input_audio_tokens"),
     "output_audio_tokens_max": ("bigint", "bounds.output_audio_tokens_each"),
-    **{column: ("numeric", f"pricing.{name}") for column, name in PRICE_COLUMNS.items()},
 }
+# JSON omits the columns that are zero.
+_OwnColumns = msgspec.defstruct(
+    "_OwnColumns", [("id", UUID), *((name, int, 0) for name in _OWN)], omit_defaults=True, gc=False
+)
 
 
 _account_values = attrgetter(*(field for _, field in _ACCOUNT.values()))
 _project_values = attrgetter(*(field for _, field in _PROJECT.values()))
-_hold_values = attrgetter(*(field for _, field in _HOLD.values()))
+_shared_values = attrgetter(*(field for _, field in _SHARED.values()))
+_own_values = attrgetter("id", *(field for _, field in _OWN.values()))
 # A hold for which any of these is set has further columns; see `special_prices`.
 _special_values = attrgetter("pricing.variants", "bounds.writes_images", "verdicts_max")
+# A key belongs to one project of one organization. An integer compares faster than a UUID.
+_key = attrgetter("key_id.int")
+_sharing = attrgetter("key_id.int", "model", "pricing")
 
 
 def _assignments(columns: _Columns) -> LiteralString:
@@ -375,19 +394,24 @@ _WRITE_STATES = Statement(
     "tollkeeper_write_states", _ACCOUNTS_AND_PROJECTS + "SELECT", returns_rows=False
 )
 # The last columns are set only for some holds.
-_HOLD_COLUMNS: LiteralString = (
-    ", ".join(_HOLD) + ", spending_day, price_variants, price_verdict, verdicts_max"
+_SHARED_COLUMNS: LiteralString = (
+    ", ".join(_SHARED) + ", spending_day, price_variants, price_verdict, verdicts_max"
 )
 _HOLDS: LiteralString = (
-    "INSERT INTO reservations (process_id, held_at, month, "  # noqa: S608 - built from constants
-    + _HOLD_COLUMNS
-    + ") SELECT %s::uuid, to_timestamp(%s::numeric / 1000000), coalesce(v.month, %s::integer), "
-    + _HOLD_COLUMNS
-    + " FROM json_to_recordset(%s::json) AS v ("
-    + _typed(_HOLD)
+    "INSERT INTO reservations (process_id, held_at, month, id, "  # noqa: S608 - built from constants
+    + _SHARED_COLUMNS
+    + ", "
+    + ", ".join(_OWN)
+    + ") SELECT %s::uuid, to_timestamp(%s::numeric / 1000000), coalesce(g.month, %s::integer), h.id, "
+    + _SHARED_COLUMNS
+    + ", "
+    + ", ".join("coalesce(h." + name + ", 0)" for name in _OWN)
+    + " FROM json_to_recordset(%s::json) AS g ("
+    + _typed(_SHARED)
     + """, month integer, spending_day integer, price_variants jsonb, price_verdict numeric,
-        verdicts_max integer)
-    """
+        verdicts_max integer, holds json), json_to_recordset(g.holds) AS h (id uuid, """
+    + _typed(_OWN)
+    + ")"
 )
 _WRITE_HOLDS = Statement(
     "tollkeeper_write_holds",
@@ -429,20 +453,23 @@ async def restore_holds(
     Does not change existing reservations. Locks the accounts. With `time_from_id`, each
     reservation gets the time in its id (when the call arrived), not the present time. Caps still
     count the reservation on the present day."""
-    rows = [
+    groups = [
         {
-            **row,
+            **shared,
             # A hold must equal its prices times its limits. The limits of a restored hold are zero.
             # The price per request is not multiplied by a limit, so this price must be zero too.
             "price_request": 0,
-            "held_at_ms": time_ms_of_id(hold.id) if time_from_id else None,
+            "holds": [
+                {"id": hold.id, "held_at_ms": time_ms_of_id(hold.id) if time_from_id else None}
+                for hold in members
+            ],
         }
-        for hold, row in zip(holds, _reservations(holds), strict=True)
+        for shared, members in _groups(holds)
     ]
     await connection.execute(
         _LOCK_ACCOUNTS.sql, (sorted({hold.organization_id for hold in holds}),)
     )
-    await connection.execute(_RESTORE_HOLDS, (process_id, _encode(rows).decode()))
+    await connection.execute(_RESTORE_HOLDS, (process_id, _encode(groups).decode()))
 
 
 _RESTORE_HOLDS: LiteralString = (
@@ -457,16 +484,17 @@ _RESTORE_HOLDS: LiteralString = (
             output_tokens_max, images, spending_day)
         SELECT %s, held.at,
             greatest(a.month, to_char(clock.now AT TIME ZONE 'UTC', 'YYYYMM')::integer),
-            v.organization_id, v.id, v.project_id, v.api_key_id, v.model, 0, """
-    + prices("v.")
+            g.organization_id, h.id, g.project_id, g.api_key_id, g.model, 0, """
+    + prices("g.")
     + """,
-            v.price_variants, 0, 0, 0, 0,
+            g.price_variants, 0, 0, 0, 0,
             nullif(greatest(a.spending_day, clock.day), cap_spending_day(NULL, held.at))
-        FROM json_to_recordset(%s::json) AS v ("""
-    + _typed(_HOLD)
-    + """, price_variants jsonb, held_at_ms numeric)
+        FROM json_to_recordset(%s::json) AS g ("""
+    + _typed(_SHARED)
+    + """, price_variants jsonb, holds json)
         JOIN accounts a USING (organization_id), clock,
-        LATERAL (SELECT least(clock.now, to_timestamp(v.held_at_ms / 1000)) AS at) AS held
+        LATERAL json_to_recordset(g.holds) AS h (id uuid, held_at_ms numeric),
+        LATERAL (SELECT least(clock.now, to_timestamp(h.held_at_ms / 1000)) AS at) AS held
         ON CONFLICT DO NOTHING
         RETURNING organization_id, project_id
     ), counted AS (
