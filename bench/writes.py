@@ -2,7 +2,7 @@
 
 PostgreSQL's program `pg_waldump` reads the write-ahead log, so the number of rows and index entries and
 their bytes are exact for each table and index. Full page images are counted separately, because they
-depend on the time of the last checkpoint. `tests/bench/test_writes.py` compares the counts with targets.
+depend on the time of the last checkpoint.
 """
 
 import argparse

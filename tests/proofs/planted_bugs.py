@@ -169,16 +169,14 @@ BUGS = {
     ),
     "asynchronous settlement": Bug(
         "ledger_store:LedgerStore.resolve_all",
-        "PREFER_INDEX_LOOKUPS",
-        "ledger.fast_transaction(None)",
+        "await trips.run(statement)",
+        "(await trips.run(ledger.COMMIT_ASYNCHRONOUSLY, statement))[1:]",
         ("services/ledger/test_doubts.py",),
     ),
     "a reservation resolves twice": SqlBug(
         "_RESOLVE",
-        "ON CONFLICT DO NOTHING RETURNING organization_id, reservation_id AS id, day, adjusts_day",
-        "ON CONFLICT (organization_id, reservation_id) DO UPDATE SET day = excluded.day RETURNING"
-        " resolutions.organization_id, reservation_id AS id, resolutions.day,"
-        " resolutions.adjusts_day",
+        "AND d.reservation_id IS NULL",
+        "",
         ("services/ledger/test_ledger.py",),
     ),
     "overage is forgotten": SqlBug(

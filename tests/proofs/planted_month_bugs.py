@@ -127,7 +127,7 @@ MONTH_BUGS = {
     ),
     "a settlement opens the partitions of all months": SqlBug(
         "_RESOLVE",
-        "AND id BETWEEN %s::uuid AND %s::uuid",
+        "AND r.id BETWEEN %s::uuid AND %s::uuid",
         "AND %s::uuid <= %s::uuid",
         ("storage/test_plans.py",),
     ),

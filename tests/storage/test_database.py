@@ -19,7 +19,7 @@ from tollkeeper.storage.database import (
     Database,
     operator_reason,
 )
-from tollkeeper.storage.planning import PREFER_INDEX_LOOKUPS
+from tollkeeper.storage.ledger import COMMIT_ASYNCHRONOUSLY
 from tollkeeper.storage.reachability import DatabaseUnreachable
 from tollkeeper.storage.watched_connection import allow_long_statements
 
@@ -180,9 +180,9 @@ async def test_a_round_trip_to_a_silent_server_is_unavailable(
     async with asyncio.timeout(20):
         with pytest.raises(Unavailable):
             async with database.round_trips() as trips:
-                await trips.run(PREFER_INDEX_LOOKUPS)
+                await trips.run(COMMIT_ASYNCHRONOUSLY)
                 relay.cut(True)
-                await trips.run(PREFER_INDEX_LOOKUPS)
+                await trips.run(COMMIT_ASYNCHRONOUSLY)
 
 
 @pytest.mark.slow

@@ -13,6 +13,10 @@ from tollkeeper.storage.database import Database
 from tollkeeper.storage.round_trips import Statement
 
 _WHO = Statement("test_who", "SELECT pg_backend_pid()")
+_SETTINGS = Statement(
+    "test_settings",
+    "SELECT current_setting('enable_hashjoin'), current_setting('plan_cache_mode')",
+)
 _FAIL = Statement("test_fail", "SELECT 1 / %s::integer")
 
 
@@ -37,6 +41,23 @@ async def test_the_next_transaction_has_the_same_connection(database: Database) 
     async with database.reading():
         assert await _backend(database) == first
     assert await _backend(database) == first
+
+
+async def test_only_other_statements_are_planned_for_the_size_of_tables(database: Database) -> None:
+    for _ in range(2):
+        async with database.round_trips() as trips:
+            [[(kept,)], settings] = await trips.run(_WHO.bind(), _SETTINGS.bind())
+        assert settings == [("off", "force_generic_plan")]
+        await database._kept.release()
+        # The pool hands out its connections in turn, so one of these is the one of the ledger.
+        backends = set()
+        for _ in range(6):
+            async with database.reading() as connection:
+                cursor = await connection.execute(_SETTINGS.sql)
+                assert await cursor.fetchall() == [("on", "auto")]
+                cursor = await connection.execute(_WHO.sql)
+                backends |= {row[0] for row in await cursor.fetchall()}
+        assert kept in backends
 
 
 async def test_transactions_at_the_same_time_have_connections_of_their_own(

@@ -52,7 +52,7 @@ LOCKING = [
     "tollkeeper_projects_and_folds",
 ]
 HOLD = [LOCKING, ["tollkeeper_write_holds", "COMMIT"]]
-SETTLEMENT = [["tollkeeper_rows_by_key", "tollkeeper_resolve"]]
+SETTLEMENT = [["tollkeeper_resolve"]]
 CAPPED_HOLD = [
     LOCKING,
     ["tollkeeper_ended_holds", "tollkeeper_period_caps"],

@@ -21,7 +21,7 @@ from tests.support.ledger import (
 )
 from tests.support.ledger_months import OldBooks, this_month
 from tollkeeper.storage.ledger import lock_statements
-from tollkeeper.storage.planning import PREFER_INDEX_LOOKUPS
+from tollkeeper.storage.planning import PREFER_INDEX_LOOKUPS_IN_TRANSACTION
 from tollkeeper.storage.resolutions import resolve_statement
 from tollkeeper.storage.round_trips import BoundStatement
 
@@ -159,7 +159,7 @@ async def plan_of(process: Process, bound: BoundStatement) -> str:
         )
         try:
             async with connection.transaction(force_rollback=True):
-                await connection.execute(PREFER_INDEX_LOOKUPS[0].sql, prepare=False)
+                await connection.execute(PREFER_INDEX_LOOKUPS_IN_TRANSACTION, prepare=False)
                 values = sql.SQL(", ").join(sql.Literal((text or b"").decode()) for text in texts)
                 cursor = await connection.execute(
                     sql.SQL("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) EXECUTE {} ({})").format(

@@ -128,8 +128,8 @@ async def test_a_commit_that_is_refused_raises(database: Database) -> None:
 
 
 async def test_settings_end_with_a_transaction_of_one_round_trip(database: Database) -> None:
-    setting = Statement("test_setting", "SELECT set_config('enable_seqscan', %s, true)")
-    shown = Statement("test_shown", "SELECT current_setting('enable_seqscan')")
+    setting = Statement("test_setting", "SELECT set_config('enable_indexscan', %s, true)")
+    shown = Statement("test_shown", "SELECT current_setting('enable_indexscan')")
     async with database.round_trips() as trips:
         assert (await trips.run(setting.bind("off"), shown.bind()))[1] == [("off",)]
         assert await trips.run(shown.bind()) == [[("on",)]]

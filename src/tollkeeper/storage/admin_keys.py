@@ -7,7 +7,6 @@ from typing import Any, LiteralString
 from tollkeeper.domain.access import KeyId, OrganizationId
 from tollkeeper.domain.organization import AdminKey
 from tollkeeper.storage.database import Connection, RoundTrips
-from tollkeeper.storage.planning import PREFER_INDEX_LOOKUPS
 from tollkeeper.storage.round_trips import Statement
 
 _COLUMNS: LiteralString = """
@@ -72,7 +71,7 @@ async def find_anywhere(connection: Connection, key_id: KeyId) -> AdminKey | Non
 async def find_by_digests(trips: RoundTrips, digests: list[bytes]) -> list[AdminKeyWithDigest]:
     """Returns the keys with these digests, in any order."""
     lookup = _FIND_BY_DIGESTS.bind([f"\\x{digest.hex()}" for digest in digests])
-    _, rows = await trips.run(PREFER_INDEX_LOOKUPS, lookup)
+    [rows] = await trips.run(lookup)
     return [AdminKeyWithDigest(key=_key(row[:-1]), digest=row[-1]) for row in rows]
 
 

@@ -18,6 +18,7 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRe
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.runtime.fair_queue import FairSlots, QueueFull
 from tollkeeper.storage.fence import Fence, FencedConnection
+from tollkeeper.storage.planning import PLAN_NORMALLY, PREFER_INDEX_LOOKUPS
 from tollkeeper.storage.reachability import (
     RETRY_AFTER_S,
     DatabaseUnreachable,
@@ -191,6 +192,9 @@ class Database:
                 connection = await self._pool.getconn()
             try:
                 async with connection:
+                    if connection.prefers_index_lookups:
+                        await connection.execute(PLAN_NORMALLY)
+                        connection.prefers_index_lookups = False
                     yield connection
                 self.reachability.answered()
             finally:
@@ -234,7 +238,7 @@ class Database:
     def round_trips(self) -> AbstractAsyncContextManager[RoundTrips]:
         """Runs a transaction in one or two network round trips. The transaction is rolled back if
         the block raises. Intended for successive batches, because the connection is retained for
-        the next batch."""
+        the next batch. The session prefers index lookups (see `planning`)."""
         return self.round_trips_of(RoundTrips)
 
     def round_trips_of(
@@ -304,12 +308,19 @@ class KeptConnections:
         return len(self._idle)
 
     async def take(self) -> WatchedConnection:
-        """Returns a connection for exclusive use. Raises the errors of the pool, or
-        `DatabaseUnreachable`."""
+        """Returns a connection for exclusive use, whose session prefers index lookups. Raises the
+        errors of the pool and the driver, or `DatabaseUnreachable`."""
         if self._idle:
             return self._idle.pop()
         async with self._reachability.waiting():
             connection = await self._pool.getconn()
+        try:
+            if not connection.prefers_index_lookups:
+                await connection.execute(PREFER_INDEX_LOOKUPS)
+                connection.prefers_index_lookups = True
+        except BaseException:
+            await self._pool.putconn(connection)
+            raise
         connection.kept_until = asyncio.get_running_loop().time() + _KEPT_S_MAX
         return connection
 

@@ -28,7 +28,6 @@ from tollkeeper.storage.account_rows import account_of, fold_of, key_status_of, 
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.hold_prices import special_prices
 from tollkeeper.storage.period_caps import ResolvedReservation
-from tollkeeper.storage.planning import INDEX_LOOKUP_SETTINGS
 from tollkeeper.storage.price_columns import PRICE_COLUMNS, prices
 from tollkeeper.storage.processes import HEARTBEAT, heartbeat
 from tollkeeper.storage.round_trips import BoundStatement, Rows, Statement, id_array, run_alone
@@ -55,9 +54,9 @@ COMMIT_ASYNCHRONOUSLY = Statement(
 def fast_transaction(lock_wait_s: float | None) -> BoundStatement:
     """Returns the first statement of a hold transaction, which changes settings for this
     transaction. The commit does not wait for the disk. Lock waits are limited to `lock_wait_s`, or to
-    the connection's lock timeout if `lock_wait_s` is None. The planner prefers index lookups. If
-    this process stops between two statements, the server ends the session after three seconds, so
-    that accounts do not stay locked."""
+    the connection's lock timeout if `lock_wait_s` is None. If this process stops between two
+    statements, the server ends the session after three seconds, so that accounts do not stay
+    locked."""
     lock_timeout = None if lock_wait_s is None else b"%dms" % max(1, round(lock_wait_s * 1000))
     return _FAST_TRANSACTION.bind_texts(lock_timeout)
 
@@ -67,9 +66,8 @@ _FAST_TRANSACTION = Statement(
     """
     SELECT set_config('synchronous_commit', 'off', true),
         set_config('idle_in_transaction_session_timeout', '3s', true),
-        set_config('lock_timeout', coalesce(%s::text, current_setting('lock_timeout')), true),
-    """
-    + INDEX_LOOKUP_SETTINGS,
+        set_config('lock_timeout', coalesce(%s::text, current_setting('lock_timeout')), true)
+    """,
     returns_rows=False,
 )
 

@@ -19,7 +19,6 @@ from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.ledger import Ending, Hold, LockedAccounts, Mark, Resolution, ResolutionKind
 from tollkeeper.storage import ledger, period_caps, processes, resolutions
 from tollkeeper.storage.database import Connection, Contention, Database, RoundTrips
-from tollkeeper.storage.planning import PREFER_INDEX_LOOKUPS
 from tollkeeper.storage.reachability import RETRY_AFTER_S
 from tollkeeper.storage.watched_connection import WatchedConnection
 
@@ -148,7 +147,7 @@ class LedgerStore:
         statement = resolutions.resolve_statement(batch)
         async with self._database.round_trips() as trips:
             try:
-                _, rows = await trips.run(PREFER_INDEX_LOOKUPS, statement)
+                [rows] = await trips.run(statement)
             except pg.UniqueViolation as exc:
                 raise Contention from exc
             if len(rows) == len(batch):

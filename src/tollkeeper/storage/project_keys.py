@@ -7,7 +7,6 @@ from typing import Any, LiteralString
 from tollkeeper.domain.access import KeyId, KeyStatus, OrganizationId, ProjectId, key_status
 from tollkeeper.domain.organization import ProjectKey
 from tollkeeper.storage.database import Connection, RoundTrips
-from tollkeeper.storage.planning import PREFER_INDEX_LOOKUPS
 from tollkeeper.storage.round_trips import Statement
 
 _COLUMNS: LiteralString = """
@@ -90,7 +89,7 @@ async def find_anywhere(connection: Connection, key_id: KeyId) -> ProjectKey | N
 async def find_by_digests(trips: RoundTrips, digests: list[bytes]) -> list[PresentedProjectKey]:
     """Returns the keys with these digests, in any order."""
     lookup = _FIND_BY_DIGESTS.bind([f"\\x{digest.hex()}" for digest in digests])
-    _, rows = await trips.run(PREFER_INDEX_LOOKUPS, lookup)
+    [rows] = await trips.run(lookup)
     return [PresentedProjectKey(*row) for row in rows]
 
 

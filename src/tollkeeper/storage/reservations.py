@@ -11,7 +11,7 @@ from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.months import FIRST_ID
 from tollkeeper.domain.views import ReservationEntry, ReservationStatus
 from tollkeeper.storage.database import Connection
-from tollkeeper.storage.planning import INDEX_LOOKUP_SETTINGS
+from tollkeeper.storage.planning import PREFER_INDEX_LOOKUPS_IN_TRANSACTION
 
 _COLUMNS: LiteralString = """
     SELECT r.organization_id, r.id, r.project_id, r.api_key_id, r.model, r.hold,
@@ -111,7 +111,7 @@ class CallState:
 async def find_states(connection: Connection, calls: Sequence[CallKey]) -> dict[UUID, CallState]:
     """Returns the state of each call by the call's id. Must be called in a transaction, because it
     changes the transaction's settings."""
-    await connection.execute("SELECT" + INDEX_LOOKUP_SETTINGS)
+    await connection.execute(PREFER_INDEX_LOOKUPS_IN_TRANSACTION)
     ids = [call.id for call in calls]
     cursor = await connection.execute(
         _FIND_STATES,

@@ -43,6 +43,8 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
     answer_within_s: float = math.inf
     # True if only the server limits the time of statements in the current transaction.
     allows_long_statements: bool = False
+    # Whether the session's planner settings are those for statements that stay prepared.
+    prefers_index_lookups: bool = False
     # The time until which the ledger may retain the connection between its transactions.
     kept_until: float = 0.0
 
