@@ -173,10 +173,10 @@ BUGS = {
         "(await trips.run(ledger.COMMIT_ASYNCHRONOUSLY, statement))[1:]",
         ("services/ledger/test_doubts.py",),
     ),
-    "a reservation resolves twice": SqlBug(
-        "_RESOLVE",
-        "AND d.reservation_id IS NULL",
-        "",
+    "a batch is given up if another process has resolved one of its calls": Bug(
+        "LedgerStore.resolve_all",
+        "raise Contention from exc",
+        "return [Ending.ALREADY_ENDED] * len(batch)",
         ("services/ledger/test_ledger.py",),
     ),
     "overage is forgotten": SqlBug(
