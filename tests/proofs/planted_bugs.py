@@ -241,10 +241,16 @@ BUGS = {
         ("services/ledger/test_ledger.py",),
     ),
     "a hold reads whole tables": Bug(
-        "_FAST_TRANSACTION",
-        "INDEX_LOOKUP_SETTINGS",
-        "\"set_config('plan_cache_mode', 'force_generic_plan', true)\"",
+        "KeptConnections.take",
+        "await connection.execute(PREFER_INDEX_LOOKUPS)",
+        'await connection.execute("SET plan_cache_mode TO force_generic_plan")',
         ("storage/test_plans.py",),
+    ),
+    "a report is planned like a hold": Bug(
+        "Database._connection",
+        "await connection.execute(PLAN_NORMALLY)",
+        "",
+        ("storage/test_plans.py", "storage/test_kept_connections.py"),
     ),
     "the settlement of a long call reads all calls since its start": SqlBug(
         "_RESOLVE",
