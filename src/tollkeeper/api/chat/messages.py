@@ -10,11 +10,10 @@ A place is the path of a value in the request, such as `messages[0].content`. Er
 """
 
 from collections.abc import Sequence
-from itertools import count, repeat
-from operator import attrgetter
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from tollkeeper.api.wire import chat as wire
 from tollkeeper.domain.errors import InvalidRequest
@@ -73,15 +72,8 @@ class _LooseRequest(msgspec.Struct):
     messages: list[_LooseMessage]
 
 
-_common_fields = attrgetter("role", "content")
-# Reads the fields that most messages lack.
-_further_fields = attrgetter(
-    *(name for name in wire.ChatMessage.__struct_fields__ if name not in ("role", "content"))
-)
-_NO_FURTHER_FIELDS = _further_fields(wire.ChatMessage(role="user"))
-_PLACE = "messages[{}]".format
-_NO_NAMES = repeat(None)
-_TEXT_ONLY = frozenset({str})
+# The values of all fields after role and content in a message that has only these two.
+_NO_FURTHER_FIELDS = astuple(wire.ChatMessage(role="user"))[2:]
 _loose_decoder = msgspec.json.Decoder(_LooseRequest)
 
 
@@ -90,21 +82,20 @@ def read_turns(
 ) -> tuple[tuple[Turn, ...], tuple[str, ...] | None]:
     """Returns the turns and their texts. If a message has more than a role and a text, returns None
     instead of the texts. The messages may then need corrections before a backend gets them."""
-    roles, contents = zip(*map(_common_fields, messages), strict=True)
-    places = map(_PLACE, count())
-    if (
-        # In most requests, all messages have only a role and a text. This case is faster, because its
-        # loops run in C.
-        _PLAIN_ROLES.issuperset(roles)
-        and _TEXT_ONLY.issuperset(map(type, contents))
-        and all(map(_NO_FURTHER_FIELDS.__eq__, map(_further_fields, messages)))
-    ):
-        texts = zip(map(Text, contents), strict=True)
-        typed_roles = map(_ROLES.__getitem__, roles)
-        return tuple(map(Turn, typed_roles, texts, _NO_NAMES, places)), contents
+    turns, texts = [], []
     loose: list[_LooseMessage] | None = None
-    turns = []
-    for at, (message, checked, place) in enumerate(zip(messages, contents, places, strict=False)):
+    for at, message in enumerate(messages):
+        role, checked = message.role, message.content
+        if (
+            # In most requests, all messages have only a role and a text.
+            type(checked) is str
+            and role in _PLAIN_ROLES
+            and astuple(message)[2:] == _NO_FURTHER_FIELDS
+        ):
+            texts.append(checked)
+            turns.append(Turn(_ROLES[role], (Text(checked),), None, f"messages[{at}]"))
+            continue
+        place = f"messages[{at}]"
         content: tuple[Content, ...] = ()
         if isinstance(checked, str):
             content = (Text(checked),)
@@ -117,7 +108,7 @@ def read_turns(
                 for number, part in enumerate(parts)
             )
         turns.append(_turn(message, content, place))
-    return tuple(turns), None
+    return tuple(turns), tuple(texts) if len(texts) == len(turns) else None
 
 
 def _turn(message: wire.ChatMessage, content: tuple[Content, ...], place: str) -> Turn:

@@ -8,7 +8,7 @@ A place is the path of a value in the request, such as `tools[0]`. Error message
 
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
-from typing import Literal, TypedDict, cast
+from typing import Literal, TypedDict
 
 import msgspec
 from msgspec.structs import replace
@@ -48,33 +48,14 @@ from tollkeeper.domain.prompt import (
     WebSearch,
 )
 
-
-class _WrittenFields(TypedDict, total=False):
-    """Contains the fields that a backend with a chat API gets as the client's original bytes."""
-
-    messages: msgspec.Raw
-    user: msgspec.Raw
-    safety_identifier: msgspec.Raw
-    metadata: msgspec.Raw
-    temperature: msgspec.Raw
-    top_p: msgspec.Raw
-    frequency_penalty: msgspec.Raw
-    presence_penalty: msgspec.Raw
-    logit_bias: msgspec.Raw
-    seed: msgspec.Raw
-    stop: msgspec.Raw
-    response_format: msgspec.Raw
-    web_search_options: msgspec.Raw
-    modalities: msgspec.Raw
-    tools: msgspec.Raw
-    tool_choice: msgspec.Raw
-    parallel_tool_calls: msgspec.Raw
-    functions: msgspec.Raw
-    function_call: msgspec.Raw
-
-
-_written_fields: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(
-    cast("type[dict[str, msgspec.Raw]]", _WrittenFields)
+# A backend with a chat API gets the client's original bytes of these fields.
+_WRITTEN_FIELDS = frozenset(
+    {
+        *("messages", "user", "safety_identifier", "metadata"),
+        *("temperature", "top_p", "frequency_penalty", "presence_penalty"),
+        *("logit_bias", "seed", "stop", "response_format", "web_search_options", "modalities"),
+        *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"),
+    }
 )
 # These fields have an effect only if the request has tools.
 _FIELDS_OF_TOOLS = frozenset(
@@ -91,10 +72,13 @@ _PLAIN_FIELDS = frozenset(
         *("prompt_cache_key", "cache_salt"),
     }
 )
-_further_fields = attrgetter(
-    *(name for name in wire.ChatRequest.__struct_fields__ if name not in _PLAIN_FIELDS)
+_FURTHER_FIELDS = frozenset(wire.ChatRequest.__struct_fields__) - _PLAIN_FIELDS
+# Decodes only the fields that are written or show that a request is not plain.
+_raw_fields: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(
+    TypedDict(  # type: ignore[operator]
+        "_RawFields", dict.fromkeys(_WRITTEN_FIELDS | _FURTHER_FIELDS, msgspec.Raw), total=False
+    )
 )
-_NO_FURTHER_FIELDS = _further_fields(wire.ChatRequest(model="", messages=[]))
 _SCHEMA_PLACE = "response_format.json_schema.schema"
 _TEXT_ONLY = ["text"]
 _NULL = msgspec.Raw(b"null")
@@ -146,7 +130,7 @@ def read_prompt(
     """Reads the prompt of a chat request. Omits some values that have no effect on `model`, for
     example the reasoning effort `none` if the model cannot reason."""
     turns, texts = read_turns(body.messages, raw_body)
-    written = _written_fields.decode(raw_body)
+    written = _raw_fields.decode(raw_body)
     if _NULL in written.values():
         # The value null has no effect.
         written = {name: value for name, value in written.items() if value != _NULL}
@@ -160,9 +144,9 @@ def read_prompt(
         identity=Identity(*_identity_fields(body)),
         written=written,
     )
-    if _further_fields(body) == _NO_FURTHER_FIELDS:
+    if _FURTHER_FIELDS.isdisjoint(written):
         return prompt
-    tools, ineffective = _tools(body), _ineffective_fields(body)
+    tools, unsent = _tools(body), _FURTHER_FIELDS - _WRITTEN_FIELDS | _ineffective_fields(body)
     return replace(
         prompt,
         tools=tools,
@@ -174,7 +158,7 @@ def read_prompt(
         logprobs=Logprobs("logprobs", body.top_logprobs) if body.logprobs else None,
         reasoning=_reasoning(body, model),
         options=tuple(_options(body, model)),
-        written={name: value for name, value in written.items() if name not in ineffective},
+        written={name: value for name, value in written.items() if name not in unsent},
     )
 
 
