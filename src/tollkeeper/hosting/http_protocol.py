@@ -164,7 +164,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        data = bytes(self._buffer[:nbytes])
+        data = self._buffer[:nbytes].tobytes()
         if self._current is None and self._is_clear:
             if self._state.arrivals.take(self.owner) or self._is_probably_rejected():
                 self._start(self._parser.parse_repeated(data) or self._parse(data))
@@ -424,7 +424,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         work = state.app(exchange)
         # If `work` is None, the application has already answered.
         if work is not None:
-            task = self._loop.create_task(work)
+            # The loop's method `create_task` would also create a name for the task.
+            task = asyncio.Task(work, loop=self._loop, name="request")
             state.exchanges[task] = exchange
             task.add_done_callback(state.work_ended)
 

@@ -115,8 +115,9 @@ def memory_of(body: bytes, elements: int) -> int:
     """Returns the maximum number of bytes that a request with this body needs. In a Python string,
     the widest character determines how many bytes every character takes. The result is therefore
     computed as if the whole body were one string."""
-    # The search for a single byte takes about a tenth of the time.
-    if body.isascii() and (b"\\" not in body or b"\\u" not in body):
+    # The search for a single byte takes about a tenth of the time. `find` takes less time than `in`, which
+    # first tries to convert the bytes to an integer.
+    if body.isascii() and (body.find(b"\\") < 0 or body.find(b"\\u") < 0):
         return 3 * len(body) + elements * _ELEMENT_BYTES
     is_wide = any(start in body for start in (*_FOUR_BYTE_STARTS, *_SURROGATES))
     text_bytes = max(len(body), (4 if is_wide else 2) * _characters(body))
