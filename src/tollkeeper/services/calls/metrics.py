@@ -8,11 +8,11 @@ series. No label names a tenant. In metrics, amounts are floats in USD, because 
 exact. Everywhere else amounts are integers.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import filterfalse, groupby, repeat
 from operator import attrgetter, is_, truediv
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from prometheus_client import Counter
 
@@ -122,24 +122,26 @@ _KINDS_OF_TOKENS = {
     "cache_write": "cache_write_tokens",
     "reasoning": "reasoning_tokens",
 }
-_GROUP_LABELS = attrgetter("operation", "model", "declared_backend")
-_CALL_LABELS = attrgetter("operation", "model", "declared_backend", "status")
-_SETTLEMENT_LABELS = attrgetter("model", "settlement")
+# The labels of all metrics of a call.
+_Labels: TypeAlias = tuple[str, str, str, int, str]
+_read_labels: Callable[[ActivityRecord], _Labels] = attrgetter(
+    "operation", "model", "declared_backend", "status", "settlement"
+)
 _is_none = partial(is_, None)
 
 
 def count_calls(records: Sequence[ActivityRecord]) -> None:
     """Counts ended calls. Updates each metric once for each combination of labels, which is much
     faster than once for each record. Loops over records run in C."""
-    _CALLS.add_each(map(_CALL_LABELS, records))
-    _SETTLEMENTS.add_each(map(_SETTLEMENT_LABELS, records))
-    for labels, group in groupby(sorted(records, key=_GROUP_LABELS), _GROUP_LABELS):
+    for labels, group in groupby(sorted(records, key=_read_labels), _read_labels):
         _count_calls_with_labels(labels, list(group))
 
 
-def _count_calls_with_labels(labels: tuple[str, str, str], group: list[ActivityRecord]) -> None:
-    operation, model, backend = labels
-    _DURATION.observe(labels, *_seconds("duration_us", group))
+def _count_calls_with_labels(labels: _Labels, group: list[ActivityRecord]) -> None:
+    operation, model, backend, status, settlement = labels
+    _CALLS.add((operation, model, backend, status), len(group))
+    _SETTLEMENTS.add((model, settlement), len(group))
+    _DURATION.observe((operation, model, backend), *_seconds("duration_us", group))
     _FIRST_BYTE.observe((model, backend), *_seconds("first_piece_us", group))
     _UPSTREAM.observe((model, backend), *_seconds("upstream_us", group))
     _OVERHEAD.observe((operation,), *_seconds("overhead_us", group))
