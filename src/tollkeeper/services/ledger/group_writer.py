@@ -4,8 +4,10 @@ gets the result of its own item."""
 import asyncio
 import sys
 from asyncio import Future
+from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import starmap
 from types import coroutine
 from typing import Generic, TypeVar
 
@@ -172,15 +174,17 @@ class GroupQueue(Generic[T, R]):
         """Delivers one result to each caller, in the order of the batch. Skips callers that no
         longer wait."""
         handout = self._handout
-        if handout is None or not handout.is_needed:
-            for waiting, result in zip(batch, results, strict=True):
-                try:
-                    waiting.set_result(result)
-                except asyncio.InvalidStateError:
-                    continue  # the caller no longer waits
+        if handout is not None and handout.is_needed:
+            for (waiting, item), result in zip(batch.items(), results, strict=True):
+                handout.add(self._owner(item), partial(_set_result, waiting, result))
             return
-        for (waiting, item), result in zip(batch.items(), results, strict=True):
-            handout.add(self._owner(item), partial(_set_result, waiting, result))
+        deliveries = starmap(Future.set_result, zip(batch, results, strict=True))
+        while True:
+            try:
+                deque(deliveries, maxlen=0)  # runs the iterator in C
+            except asyncio.InvalidStateError:
+                continue  # The caller of this result no longer waits. The next ones may wait.
+            return
 
     def fail(self, waiting: Iterable[Future[R]], error: Exception) -> None:
         """Delivers a separate copy of the error to each caller."""
