@@ -20,7 +20,7 @@ LIBRARIES: Final = "libraries"
 TARGETS = {
     HTTP: 747,
     APPLICATION: 449,
-    REQUEST: 491,
+    REQUEST: 420,
     PRICE: 496,
     LEDGER: 179,
     SCRIPT: 432,

@@ -8,12 +8,11 @@ short time, and counted and written together.
 
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
-from itertools import repeat
-from operator import add, attrgetter, floordiv, getitem, is_not, sub
+from itertools import groupby, repeat
+from operator import add, attrgetter, floordiv, getitem, is_not, itemgetter, sub
 from time import monotonic
 from typing import Any, Protocol, TypeAlias
 from uuid import UUID
@@ -87,6 +86,7 @@ _log = structlog.get_logger("tollkeeper.requests")
 json_lines = msgspec.json.Encoder().encode_lines
 # The values of a `LoggedRequest`.
 _EndedRequest: TypeAlias = tuple[str, str, int, float, float, bool]
+_first, _second = itemgetter(0), itemgetter(1)
 _read_request = attrgetter("id", "operation", "status", "opened_at", "ended_at", "is_call")
 # Encodes lines, for example `json_lines` or `text_lines`.
 Render = Callable[[Sequence[RequestLine]], bytes]
@@ -223,11 +223,9 @@ class RequestLog:
             pairs = zip(requests, are_calls, strict=True)
             self._buffer(_lines_of_requests([request for request, is_call in pairs if not is_call]))
         _REQUESTS.add_each(zip(operations, statuses, strict=True))
-        durations: defaultdict[str, list[float]] = defaultdict(list)
-        for operation, duration in zip(operations, map(sub, ended_at, opened_at), strict=True):
-            durations[operation].append(duration)
-        for operation, values in durations.items():
-            _DURATIONS.observe((operation,), *values)
+        durations = sorted(zip(operations, map(sub, ended_at, opened_at), strict=True))
+        for operation, group in groupby(durations, _first):
+            _DURATIONS.observe((operation,), *map(_second, group))
 
     def _buffer(self, lines: list[RequestLine]) -> None:
         room = max(0, _BUFFERED_MAX - len(self._lines))
