@@ -120,5 +120,6 @@ def measure_text(text: str) -> tuple[int, int]:
             # Counts the ends of runs. If a slice ends inside a run, the part of the run before that
             # end counts as a run too.
             spaces = piece.translate(_SPACES)
-            weight += _SPACE_RUN_WEIGHT * (spaces.count(b"  .") + spaces.endswith(b"  "))
+            runs = spaces.count(b"  .") + spaces.endswith(b"  ")
+            weight += _SPACE_RUN_WEIGHT * runs
     return min(bytes_max, -(-weight // _UNIT) + added), bytes_max
