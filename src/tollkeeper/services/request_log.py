@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
 from itertools import groupby, repeat
-from operator import add, attrgetter, floordiv, getitem, is_not, itemgetter, sub
+from operator import add, attrgetter, itemgetter, sub
 from time import monotonic
 from typing import Any, Protocol, TypeAlias
 from uuid import UUID
@@ -124,7 +124,7 @@ def _text_line(line: RequestLine) -> str:
 
 def _timestamps(times_ms: Iterable[int]) -> Iterator[str]:
     seconds, milliseconds = zip(*map(divmod, times_ms, repeat(1000)), strict=True)
-    return map("{}.{:03d}Z".format, map(_second_text, seconds), milliseconds)
+    return map("%s.%03dZ".__mod__, zip(map(_second_text, seconds), milliseconds, strict=True))
 
 
 @lru_cache(maxsize=4)
@@ -138,26 +138,16 @@ def _lines_of_calls(records: Sequence[ActivityRecord]) -> list[RequestLine]:
     rows = map(_read_record_fields, records)
     columns: dict[str, Any] = dict(zip(_RECORD_FIELDS, zip(*rows, strict=True), strict=True))
     started_ms = columns.pop("started_at_ms")
-    columns["duration_us"] = durations_ms = list(
-        map(floordiv, columns["duration_us"], repeat(1000))
-    )
-    first_pieces_us, costs = columns["first_piece_us"], columns["cost_picousd"]
-    first_pieces_ms = map(floordiv, _with_zeros(first_pieces_us), repeat(1000))
-    columns["first_piece_us"] = _with_nones(first_pieces_us, first_pieces_ms)
-    columns["cost_picousd"] = _with_nones(costs, usd_texts(_with_zeros(costs)))
+    durations_ms = [us // 1000 for us in columns["duration_us"]]
+    columns["duration_us"] = durations_ms
+    columns["first_piece_us"] = [
+        None if us is None else us // 1000 for us in columns["first_piece_us"]
+    ]
+    costs = columns["cost_picousd"]
+    texts = usd_texts([cost for cost in costs if cost is not None])
+    columns["cost_picousd"] = [None if cost is None else next(texts) for cost in costs]
     timestamps = _timestamps(map(add, started_ms, durations_ms))
     return list(map(RequestLine, *columns.values(), repeat("request"), repeat("info"), timestamps))
-
-
-def _with_zeros(values: Sequence[int | None]) -> Iterator[int]:
-    """Returns the values, but 0 in place of None."""
-    return map({None: 0}.get, values, values)  # type: ignore[arg-type]
-
-
-def _with_nones(values: Sequence[int | None], results: Iterable[Any]) -> Iterator[Any]:
-    """Returns one result for each value, but None if the value is None."""
-    pairs = zip(repeat(None), results, strict=False)
-    return map(getitem, pairs, map(is_not, values, repeat(None)))
 
 
 def _lines_of_requests(requests: Sequence[_EndedRequest]) -> list[RequestLine]:
