@@ -254,8 +254,8 @@ BUGS = {
     ),
     "the settlement of a long call reads all calls since its start": SqlBug(
         "_RESOLVE",
-        "OFFSET 0",
-        "",
+        "r.organization_id = g.organization_id AND r.id = g.id",
+        "r.organization_id = g.organization_id AND r.id::text = g.id::text",
         ("storage/test_plans.py",),
     ),
     "callers are not told that the writer was stopped": Bug(
