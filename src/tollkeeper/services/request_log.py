@@ -86,7 +86,7 @@ _log = structlog.get_logger("tollkeeper.requests")
 json_lines = msgspec.json.Encoder().encode_lines
 # The values of a `LoggedRequest`.
 _EndedRequest: TypeAlias = tuple[str, str, int, float, float, bool]
-_first, _second = itemgetter(0), itemgetter(1)
+_operation, _duration = itemgetter(0), itemgetter(1)
 _read_request = attrgetter("id", "operation", "status", "opened_at", "ended_at", "is_call")
 # Encodes lines, for example `json_lines` or `text_lines`.
 Render = Callable[[Sequence[RequestLine]], bytes]
@@ -214,8 +214,8 @@ class RequestLog:
             self._buffer(_lines_of_requests([request for request, is_call in pairs if not is_call]))
         _REQUESTS.add_each(zip(operations, statuses, strict=True))
         durations = sorted(zip(operations, map(sub, ended_at, opened_at), strict=True))
-        for operation, group in groupby(durations, _first):
-            _DURATIONS.observe((operation,), *map(_second, group))
+        for operation, group in groupby(durations, _operation):
+            _DURATIONS.observe((operation,), *map(_duration, group))
 
     def _buffer(self, lines: list[RequestLine]) -> None:
         room = max(0, _BUFFERED_MAX - len(self._lines))

@@ -17,7 +17,7 @@ _SETTINGS: dict[LiteralString, LiteralString] = {
     "enable_bitmapscan": "off",
     "plan_cache_mode": "force_generic_plan",
 }
-# Apply until the session or the transaction ends.
+# Statements that change these settings until the session ends, or until the transaction ends.
 PREFER_INDEX_LOOKUPS: LiteralString = "; ".join(
     "SET " + name + " TO " + value for name, value in _SETTINGS.items()
 )

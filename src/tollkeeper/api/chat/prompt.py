@@ -73,6 +73,7 @@ _PLAIN_FIELDS = frozenset(
     }
 )
 _FURTHER_FIELDS = frozenset(wire.ChatRequest.__struct_fields__) - _PLAIN_FIELDS
+_UNWRITTEN_FIELDS = _FURTHER_FIELDS - _WRITTEN_FIELDS
 # Decodes only the fields that are written or show that a request is not plain.
 _raw_fields: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(
     TypedDict(  # type: ignore[operator]
@@ -146,7 +147,7 @@ def read_prompt(
     )
     if _FURTHER_FIELDS.isdisjoint(written):
         return prompt
-    tools, unsent = _tools(body), _FURTHER_FIELDS - _WRITTEN_FIELDS | _ineffective_fields(body)
+    tools, unsent = _tools(body), _UNWRITTEN_FIELDS | _ineffective_fields(body)
     return replace(
         prompt,
         tools=tools,
