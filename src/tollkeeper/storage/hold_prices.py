@@ -11,12 +11,17 @@ from tollkeeper.storage.price_columns import PRICE_COLUMNS
 _CACHED_PRICES_MAX = 1024
 
 
+def has_own_prices(hold: Hold) -> bool:
+    """Tells whether the prices with which the hold was computed depend on its bounds."""
+    return bool(hold.pricing.variants or hold.bounds.writes_images)
+
+
 def special_prices(hold: Hold) -> dict[str, Any]:
     """Returns the price columns that are not the prices of `hold.pricing`. If the answer may be
     charged at several prices, the columns contain the prices with which the hold was computed, and
     `price_variants` contains all possible prices."""
     columns = {}
-    if hold.pricing.variants or hold.bounds.writes_images:
+    if has_own_prices(hold):
         columns = {**_columns(dearest_prices(hold.pricing, hold.bounds), hold.pricing)}
     if hold.verdicts_max:
         columns["price_verdict"] = hold.verdict_picousd

@@ -6,13 +6,14 @@ to the accounts. Every transaction that changes an account, a project's account,
 admission reads (a key or a project) locks the organization's account first.
 """
 
-from collections.abc import Iterable, Sequence
-from itertools import compress, groupby, starmap
-from operator import attrgetter, not_
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, starmap
+from operator import attrgetter
 from typing import Any, LiteralString, TypeAlias
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.admission import (
@@ -26,7 +27,7 @@ from tollkeeper.domain.spend import FoldKind
 from tollkeeper.storage import period_caps
 from tollkeeper.storage.account_rows import account_of, fold_of, key_status_of, project_of
 from tollkeeper.storage.database import Connection
-from tollkeeper.storage.hold_prices import special_prices
+from tollkeeper.storage.hold_prices import has_own_prices, special_prices
 from tollkeeper.storage.period_caps import ResolvedReservation
 from tollkeeper.storage.price_columns import PRICE_COLUMNS, prices
 from tollkeeper.storage.processes import HEARTBEAT, heartbeat
@@ -244,45 +245,42 @@ def write_holds_statements(
     The statements also renew the process's lease, which shows that the process is alive. If another
     process has declared this process dead, the statements register this process again, so that
     every hold belongs to a registered process."""
-    groups = [
-        {**shared, "holds": [*starmap(_OwnColumns, map(_own_values, members))]}
-        for shared, members in _groups(holds)
-    ]
+    groups = []
+    for group, members in _groups(holds):
+        group.holds = [*starmap(_OwnColumns, map(_own_values, members))]
+        groups.append(group)
     if periods := _other_periods(accounts):
         for group in groups:
-            group.update(periods.get(group["organization_id"], {}))
+            group.month, group.spending_day = periods.get(group.organization_id, (None, None))
     process, states = b"%032x" % process_id.int, _state_documents(accounts.states)
     clock = b"%d" % accounts.now_us, b"%d" % accounts.month
     write_holds = _WRITE_HOLDS.bind_texts(*states, process, process, *clock, _encode(groups))
     return write_holds, *period_caps.write_statements(accounts.states)
 
 
-def _groups(holds: Sequence[Hold]) -> list[tuple[dict[str, Any], list[Hold]]]:
-    """Returns groups of holds with the same key, model and prices, each with the columns of
-    reservations that its holds share. A hold with special prices forms its own group."""
-    # The loops over holds run in C.
-    special = [*map(any, map(_special_values, holds))]
-    others = sorted(compress(holds, map(not_, special)), key=_key)
-    groups = [[*group] for _, group in groupby(others, _sharing)]
-    return [(_shared_columns(group[0]), group) for group in groups] + [
-        (_shared_columns(hold) | special_prices(hold), [hold]) for hold in compress(holds, special)
-    ]
+def _groups(holds: Sequence[Hold]) -> Iterator[tuple[Any, list[Hold]]]:
+    """Yields a `_HoldGroup` and its holds for each key, model and prices. If the prices of a hold depend
+    on its bounds, the hold forms its own group."""
+    for _, group in groupby(sorted(holds, key=_key), _sharing):
+        members = [*group]
+        parts = [[hold] for hold in members] if has_own_prices(members[0]) else [members]
+        for part in parts:
+            shared = _HoldGroup(*_shared_values(part[0]))
+            yield replace(shared, **special_prices(part[0])), part
 
 
-def _shared_columns(hold: Hold) -> dict[str, Any]:
-    return dict(zip(_SHARED, _shared_values(hold), strict=True))
-
-
-def _other_periods(accounts: LockedAccounts) -> dict[OrganizationId, dict[str, int | None]]:
+def _other_periods(
+    accounts: LockedAccounts,
+) -> dict[OrganizationId, tuple[int | None, int | None]]:
     """Returns the month and the day in which caps count the holds, for each organization that
     counts in a later month or on a later day than those of the server's clock. The day is None if
     it is the day of the clock, or if the organization has no period caps."""
     today = day_at(accounts.now_us)
     return {
-        organization_id: {
-            "month": state.spend.month,
-            "spending_day": None if state.spending_day == today else state.spending_day,
-        }
+        organization_id: (
+            state.spend.month,
+            None if state.spending_day == today else state.spending_day,
+        )
         for organization_id, state in accounts.states.items()
         if state.spend.month != accounts.month or state.spending_day not in (None, today)
     }
@@ -290,13 +288,11 @@ def _other_periods(accounts: LockedAccounts) -> dict[OrganizationId, dict[str, i
 
 def _state_documents(states: dict[OrganizationId, AccountState]) -> tuple[bytes, bytes]:
     accounts = [
-        {"organization_id": organization_id}
-        | dict(zip(_ACCOUNT, _account_values(state), strict=True))
+        _AccountColumns(organization_id, *_account_values(state))
         for organization_id, state in states.items()
     ]
     projects = [
-        {"organization_id": organization_id, "project_id": project_id}
-        | dict(zip(_PROJECT, _project_values(project), strict=True))
+        _ProjectColumns(organization_id, project_id, *_project_values(project))
         for organization_id, state in states.items()
         for project_id, project in state.projects.items()
     ]
@@ -347,9 +343,21 @@ _OWN: _Columns = {
     "input_audio_tokens_max": ("bigint", "bounds.input_audio_tokens"),
     "output_audio_tokens_max": ("bigint", "bounds.output_audio_tokens_each"),
 }
-# JSON omits the columns that are zero.
+# The structs with the values of these columns, which become JSON objects. JSON omits the columns of a
+# hold that are zero or not set.
+_AccountColumns = msgspec.defstruct("_AccountColumns", ["organization_id", *_ACCOUNT], gc=False)
+_ProjectColumns = msgspec.defstruct(
+    "_ProjectColumns", ["organization_id", "project_id", *_PROJECT], gc=False
+)
 _OwnColumns = msgspec.defstruct(
-    "_OwnColumns", [("id", UUID), *((name, int, 0) for name in _OWN)], omit_defaults=True, gc=False
+    "_OwnColumns", ["id", *((name, int, 0) for name in _OWN)], omit_defaults=True, gc=False
+)
+_SET_FOR_SOME = ("month", "spending_day", "price_variants", "price_verdict", "verdicts_max")
+_HoldGroup = msgspec.defstruct(
+    "_HoldGroup",
+    [*_SHARED, *((name, Any, None) for name in ("holds", *_SET_FOR_SOME))],
+    omit_defaults=True,
+    gc=False,
 )
 
 
@@ -357,11 +365,11 @@ _account_values = attrgetter(*(field for _, field in _ACCOUNT.values()))
 _project_values = attrgetter(*(field for _, field in _PROJECT.values()))
 _shared_values = attrgetter(*(field for _, field in _SHARED.values()))
 _own_values = attrgetter("id", *(field for _, field in _OWN.values()))
-# A hold for which any of these is set has further columns; see `special_prices`.
-_special_values = attrgetter("pricing.variants", "bounds.writes_images", "verdicts_max")
 # A key belongs to one project of one organization. An integer compares faster than a UUID.
 _key = attrgetter("key_id.int")
-_sharing = attrgetter("key_id.int", "model", "pricing")
+_sharing = attrgetter(
+    *("key_id.int", "model", "pricing", "bounds.writes_images", "verdict_picousd", "verdicts_max")
+)
 
 
 def _assignments(columns: _Columns) -> LiteralString:
@@ -451,19 +459,16 @@ async def restore_holds(
     Does not change existing reservations. Locks the accounts. With `time_from_id`, each
     reservation gets the time in its id (when the call arrived), not the present time. Caps still
     count the reservation on the present day."""
-    groups = [
-        {
-            **shared,
-            # A hold must equal its prices times its limits. The limits of a restored hold are zero.
-            # The price per request is not multiplied by a limit, so this price must be zero too.
-            "price_request": 0,
-            "holds": [
-                {"id": hold.id, "held_at_ms": time_ms_of_id(hold.id) if time_from_id else None}
-                for hold in members
-            ],
-        }
-        for shared, members in _groups(holds)
-    ]
+    groups = []
+    for group, members in _groups(holds):
+        # A hold must equal its prices times its limits. The limits of a restored hold are zero. The
+        # price per request is not multiplied by a limit, so this price must be zero too.
+        group.price_request = 0
+        group.holds = [
+            {"id": hold.id, "held_at_ms": time_ms_of_id(hold.id) if time_from_id else None}
+            for hold in members
+        ]
+        groups.append(group)
     await connection.execute(
         _LOCK_ACCOUNTS.sql, (sorted({hold.organization_id for hold in holds}),)
     )
