@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 from msgspec.structs import replace
 
-from tollkeeper.domain.activity import ActivityRecord
+from tollkeeper.domain.activity import ActivityRecord, RecordColumns
 from tollkeeper.domain.inference import Batch
 from tollkeeper.domain.ledger import Hold
 from tollkeeper.domain.money import usd_from_picousd
@@ -39,7 +39,7 @@ _EXCESSIVE_USAGE = "The backend reported more usage than the model's declared co
 _log = structlog.get_logger("tollkeeper.calls")
 
 # Reads the values of an activity record from the tab of a call, in the order of the record's fields.
-# Instead of the durations, it reads times of clocks, from which `_records` computes the durations. The
+# Instead of the durations, it reads times of clocks, from which `_columns` computes the durations. The
 # last value is the start of the call.
 _read_tab = attrgetter(
     *("call.request_id", "call.organization_id", "call.project_id", "call.key_id"),
@@ -56,32 +56,38 @@ _read_tab = attrgetter(
 )
 
 
-def _records(rows: Sequence[tuple[Any, ...]]) -> list[ActivityRecord]:
-    """Returns the records of ended calls. Each row contains the values that `_read_tab` has read.
-    Computes each duration for all calls at once, which runs in C."""
+def _columns(rows: Sequence[tuple[Any, ...]]) -> RecordColumns:
+    """Returns the records of ended calls as columns. Each row contains the values that `_read_tab` has
+    read. Computes each duration for all calls at once, which runs in C."""
     *columns, started_at = zip(*rows, strict=True)
-    record: dict[str, Any] = dict(zip(ActivityRecord.__struct_fields__, columns, strict=False))
+    record: dict[str, Sequence[Any]] = dict(
+        zip(ActivityRecord.__struct_fields__, columns, strict=False)
+    )
     first_piece_at, dispatched_at = record["first_piece_us"], record["dispatched_us"]
     durations_us = _microseconds(started_at, record["duration_us"])
     upstream_us = _microseconds(dispatched_at, record["upstream_us"])
     judging_us = map(floordiv, record["overhead_us"], repeat(1000))
     overheads_us = map(sub, map(sub, durations_us, upstream_us), judging_us)
-    record["started_at_ms"] = map(floordiv, record["started_at_ms"], repeat(1_000_000))
+    record["started_at_ms"] = list(map(floordiv, record["started_at_ms"], repeat(1_000_000)))
     record["duration_us"] = durations_us
     record["first_piece_us"] = _known(first_piece_at, _microseconds(started_at, first_piece_at))
     record["dispatched_us"] = _known(dispatched_at, _microseconds(started_at, dispatched_at))
     record["upstream_us"] = _known(dispatched_at, upstream_us)
     record["overhead_us"] = _known(dispatched_at, map(max, overheads_us, repeat(0)))
-    return list(map(ActivityRecord, *record.values()))
+    return record
+
+
+def _records(columns: RecordColumns) -> list[ActivityRecord]:
+    return list(map(ActivityRecord, *columns.values()))
 
 
 def _microseconds(starts_ns: Iterable[int], ends_ns: Iterable[int]) -> list[int]:
     return list(map(floordiv, map(sub, ends_ns, starts_ns), repeat(1000)))
 
 
-def _known(times: Iterable[int], durations: Iterable[int]) -> Iterable[int | None]:
+def _known(times: Iterable[int], durations: Iterable[int]) -> list[int | None]:
     """Returns the durations, but None where the time is 0, which means that it was not reached."""
-    return map(getitem, zip(repeat(None), durations, strict=False), map(bool, times))
+    return list(map(getitem, zip(repeat(None), durations, strict=False), map(bool, times)))
 
 
 class _CollectingSink:
@@ -199,17 +205,17 @@ class CallRecorder:
         if len(ended) >= _BUFFERED_MAX:
             self.flush()
         if tab.span is not None:
-            tab.span.ended(*_records([_read_tab(tab)]))
+            tab.span.ended(*_records(_columns([_read_tab(tab)])))
 
     def flush(self) -> None:
         """Passes the buffered records to the metrics and the request log, and queues them for the
         activity table."""
         rows, self._ended = self._ended, []
         if rows:
-            ended = _records(rows)
-            self._activity.record(*ended)
-            metrics.count_calls(ended)
-            self._log.calls_ended(ended)
+            columns = _columns(rows)
+            self._activity.record(*_records(columns))
+            metrics.count_calls(columns)
+            self._log.calls_ended(columns)
 
 
 def _exceeds_context(usage: Usage, bounds: Bounds, context: int) -> bool:
