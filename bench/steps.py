@@ -8,11 +8,12 @@ the counter share a process and an event loop. The upstream and the database are
 
 import argparse
 import asyncio
+import os
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
@@ -178,7 +179,9 @@ def steps_by_part(functions: list[Function]) -> dict[str, float]:
 
 def main() -> None:
     options = _options()
-    functions, pieces = uvloop.run(count_steps(options.requests))
+    # The gateway in this process writes a log line for each request.
+    with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):
+        functions, pieces = uvloop.run(count_steps(options.requests))
     used = [one for one in functions if one.is_per_call]
     print(
         f"one chat request: {sum(one.steps for one in functions):,.0f} bytecodes, "
