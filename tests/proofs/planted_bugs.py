@@ -228,6 +228,19 @@ BUGS = {
         "if len(part) > len(batch):",
         ("services/test_batches.py", "services/calls/test_activity.py"),
     ),
+    "a record of activity that is written again is counted again": SqlBug(
+        "_INSERT_MISSING",
+        "ON CONFLICT DO NOTHING RETURNING *)",
+        "ON CONFLICT (organization_id, request_id, started_at) DO UPDATE SET streamed = true"
+        " RETURNING *)",
+        ("storage/test_rollups.py",),
+    ),
+    "a record of activity that is written again is given up": Bug(
+        "activity:insert",
+        "except pg.UniqueViolation:",
+        "except pg.ForeignKeyViolation:",
+        ("services/calls/test_activity.py",),
+    ),
     "one invalid item fails its whole batch": Bug(
         "writing",
         "if len(batch) == 1:",

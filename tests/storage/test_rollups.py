@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import Counter
+from typing import LiteralString
 from uuid import uuid4
 
 import pytest
@@ -108,6 +109,42 @@ async def test_roll_ups_count_every_record_once(books: Books) -> None:
     median = sorted(one.duration_us // 1000 for one in records)[150]
     assert found is not None
     assert 0.9 * median <= found <= 1.1 * median
+
+
+async def test_a_batch_that_waits_for_the_same_record_counts_it_once(books: Books) -> None:
+    """A batch is sent again before its first attempt is committed, as if the connection had been lost."""
+    records = _records(books, 4, seed=5)
+    database = books.services.database
+
+    async def again() -> None:
+        async with database.round_trips() as trips:
+            await activity.insert(trips, records[1:])
+
+    async with database.round_trips() as trips:
+        await trips.begin()
+        await activity.insert(trips, records[:2])
+        waiting = asyncio.ensure_future(again())
+        async with asyncio.timeout(30):
+            while not await books.sql(_WAITING):  # noqa: ASYNC110 - it polls the server
+                await asyncio.sleep(0.01)
+        await trips.commit()
+    await waiting
+    time = TimeRange(_START_S, _START_S + 6 * STEP_S)
+    of_tenant = TrafficFilter(organization_id=books.organization)
+    async with database.reading() as connection:
+        counted = await traffic.count_by_step(connection, of_tenant, time)
+        latencies = await traffic.count_latencies(connection, time)
+    assert sum(one.requests for one in counted) == 4
+    durations = [one for one in latencies if one.measure == "duration"]
+    assert sum(one.requests for one in durations if one.model.startswith("model-5-")) == 4
+    found = await books.services.activity.activity_list(organization_id=books.organization)
+    assert {str(one.request_id) for one in found} == {one.request_id for one in records}
+    assert [len(one.verdicts) for one in found] == [1] * 4
+
+
+_WAITING: LiteralString = """
+    SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
 
 
 def _by_bucket(counts: list[LatencyCount]) -> dict[int, int]:

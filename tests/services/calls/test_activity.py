@@ -106,11 +106,13 @@ async def test_words_that_a_database_cannot_keep_do_no_harm(books: Books) -> Non
 
 
 async def test_a_record_is_kept_once(books: Books) -> None:
+    dropped = books.services.activity.dropped
     record = record_of(books)
     await written(books.services.activity, record, record)
     await written(books.services.activity, replace(record, status=500))
     found = await books.services.activity.activity_list(organization_id=books.organization)
     assert [entry.status for entry in found] == [200]
+    assert books.services.activity.dropped == dropped
 
 
 async def test_without_a_record_the_ledger_tells(books: Books) -> None:
