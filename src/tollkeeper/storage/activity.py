@@ -49,7 +49,8 @@ async def insert(trips: RoundTrips, records: Sequence[ActivityRecord]) -> None:
 
 
 # Text from backends has no size limit, so only the first 512 characters of each text are stored. A
-# usage report is stored only if it has at most 8192 bytes.
+# usage report is stored only if it has at most 8192 bytes. Counts that are mostly zero are stored as
+# NULL if they are zero, which takes no space.
 _INSERT_FRESH: LiteralString = """
     WITH fresh AS (
     INSERT INTO activity (organization_id, request_id, project_id, api_key_id, operation, model,
@@ -62,8 +63,9 @@ _INSERT_FRESH: LiteralString = """
         left(v.model, 512), v.streamed, v.duration_us / 1000, v.first_piece_us / 1000, v.status,
         left(v.error_code, 512), left(v.finish, 512), v.prompt_tokens, v.completion_tokens,
         v.cached_tokens, v.reasoning_tokens,
-        v.cache_write_tokens + v.cache_write_1h_tokens, v.web_searches,
-        v.input_audio_tokens, v.output_audio_tokens, left(v.service_tier, 512), v.estimated,
+        nullif(v.cache_write_tokens + v.cache_write_1h_tokens, 0), nullif(v.web_searches, 0),
+        nullif(v.input_audio_tokens, 0), nullif(v.output_audio_tokens, 0),
+        left(v.service_tier, 512), v.estimated,
         v.hold_picousd, v.cost_picousd, v.settlement, v.backend, v.replica,
         CASE WHEN octet_length(v.reported_usage::text) <= 8192 THEN v.reported_usage::jsonb END,
         v.reported_cost_picousd, v.dispatched_us / 1000, v.upstream_us / 1000, v.overhead_us,

@@ -69,6 +69,24 @@ async def test_everything_that_was_recorded_is_shown(books: Books) -> None:
     await books.assert_right()
 
 
+async def test_rare_counts_take_no_space_if_they_are_zero(books: Books) -> None:
+    rare = Usage(11, 20, cache_write_tokens=5, cache_write_1h_tokens=6, web_searches=7)
+    audio = Usage(12, 20, input_audio_tokens=8, output_audio_tokens=9)
+    records = [record_of(books, usage=usage) for usage in (Usage(10, 20), rare, audio)]
+    await written(books.services.activity, *records)
+    stored = await books.sql(
+        """
+        SELECT cache_write_tokens, web_searches, input_audio_tokens, output_audio_tokens
+        FROM activity WHERE organization_id = %s ORDER BY prompt_tokens
+        """,
+        books.organization,
+    )
+    assert stored == [(None, None, None, None), (11, 7, None, None), (None, None, 8, 9)]
+    # The activity record has one count of tokens written to a cache, for both cache durations.
+    shown = [Usage(10, 20), Usage(11, 20, cache_write_tokens=11, web_searches=7), audio]
+    assert [(await _show(books, record.request_id)).usage for record in records] == shown
+
+
 async def test_a_refused_call_has_no_hold_and_no_cost(books: Books) -> None:
     record = record_of(
         books,
