@@ -29,6 +29,12 @@ BUGS = {
         "CREATE DOMAIN picousd AS double precision;",
         ("storage/test_constraints.py",),
     ),
+    "a negative amount is stored beside a positive one": SqlBug(
+        "0037_merged_constraints:_SQL",
+        "project_accounts_not_negative CHECK (least(",
+        "project_accounts_not_negative CHECK (greatest(",
+        ("storage/test_constraints.py",),
+    ),
     "negative usage is credited": Bug(
         "usage:read_count",
         "0 <= found <= COUNT_MAX",

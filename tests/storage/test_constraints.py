@@ -117,6 +117,19 @@ FORBIDDEN: dict[str, tuple[LiteralString, type[psycopg.Error]]] = {
         "UPDATE project_accounts SET held = -1 WHERE organization_id = %(organization)s",
         pg.CheckViolation,
     ),
+    "a negative hold of an account": (
+        """
+        UPDATE accounts SET held = -1, available = available + held + 1
+        WHERE organization_id = %(organization)s
+        """,
+        pg.CheckViolation,
+    ),
+    "a negative cap": (
+        """
+        UPDATE accounts SET cap = -1, cap_period = 'month' WHERE organization_id = %(organization)s
+        """,
+        pg.CheckViolation,
+    ),
     "more live holds ended than begun": (
         "UPDATE project_accounts SET live_holds = -1 WHERE organization_id = %(organization)s",
         pg.CheckViolation,
@@ -181,6 +194,34 @@ async def test_amounts_are_wide_and_whole(process: Process) -> None:
         process.database, "SELECT amount FROM overages WHERE reservation_id = %s", hold.id
     )
     assert amount == 1
+
+
+async def test_all_amounts_but_these_are_never_negative(process: Process) -> None:
+    """The credit of an account may be overdrawn. The hold of a resolution is settled plus released. The
+    overage in flight is a sum that other constraints do not depend on."""
+    amounts = await rows(
+        process.database,
+        """
+        SELECT c.relname, a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+        WHERE c.relname IN ('accounts', 'project_accounts', 'resolutions')
+          AND a.atttypid = 'picousd'::regtype
+        """,
+    )
+    checked = await rows(
+        process.database,
+        """
+        SELECT c.relname, a.attname FROM pg_constraint n JOIN pg_class c ON c.oid = n.conrelid
+        JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (n.conkey)
+        WHERE n.conname = c.relname || '_not_negative'
+        """,
+    )
+    assert set(amounts) - set(checked) == {
+        ("accounts", "granted"),
+        ("accounts", "available"),
+        ("accounts", "overage_in_flight"),
+        ("resolutions", "hold"),
+    }
+    assert set(checked) <= set(amounts)
 
 
 async def test_every_key_starts_with_the_organization(process: Process) -> None:
