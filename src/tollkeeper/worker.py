@@ -7,7 +7,6 @@ socket and the instruction `start`, later an instruction `settings` for each cha
 
 import asyncio
 import contextlib
-import dataclasses
 import gc
 import json
 import signal
@@ -25,6 +24,7 @@ if __name__ == "__main__":
 
     reserve_space()
 
+import msgspec
 import structlog
 import uvloop
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
@@ -140,8 +140,8 @@ class Worker:
         report if an earlier report is still unsent, which means that the supervisor is not reading."""
         while True:
             if not reports.transport.get_write_buffer_size():
-                state = dataclasses.asdict(self._services.ledger.hold_writes.state)
-                reports.write(json.dumps(state).encode() + b"\n")
+                state = self._services.ledger.hold_writes.state
+                reports.write(msgspec.json.encode(state) + b"\n")
             await asyncio.sleep(REPORT_INTERVAL_S)
 
     def _stop_as_outdated(self, reason: str) -> None:

@@ -31,7 +31,7 @@ from tollkeeper.hosting.descriptors import raise_limit
 _POLL_S = 0.02
 _LISTENER = b"L"
 # The interval at which a worker sends reports.
-REPORT_INTERVAL_S = 0.5
+REPORT_INTERVAL_S = 1.0
 # A worker that could not write a hold (the amount reserved before a call) for this time counts as unable
 # to serve calls.
 _HOLD_AGE_S_MAX = 6.0

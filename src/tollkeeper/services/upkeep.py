@@ -224,12 +224,11 @@ def expensive_pause_s(interval_s: float, took_s: float) -> float:
 async def _attempt(chore: Chore) -> None:
     """Runs the chore once. A failure is only logged, because the chore runs again after its
     interval."""
-    name = getattr(chore, "__name__", repr(chore))
     try:
         await chore()
     except TollkeeperError as exc:
-        _log.warning("upkeep failed", chore=name, reason=exc.message)
+        _log.warning("upkeep failed", chore=chore.__name__, reason=exc.message)
     except Exception:  # noqa: BLE001 - a failed chore must not stop the others
         # Any error is caught, so that the chore runs again. For example, without further heartbeats
         # other processes would consider this worker dead.
-        _log.exception("upkeep failed", chore=name)
+        _log.exception("upkeep failed", chore=chore.__name__)

@@ -21,7 +21,6 @@ from typing import Any, LiteralString, NamedTuple, Self
 from weakref import WeakSet
 
 import psycopg
-from psycopg.conninfo import make_conninfo
 
 from tollkeeper.domain.errors import StateConflict, Unavailable
 from tollkeeper.runtime.late_log import LateLogger
@@ -226,18 +225,17 @@ class Fence:
         # may resolve to several servers, so the driver chooses one of them by the attributes in the
         # address.
         attributes = {"target_session_attrs": "any"} if len(hosts) > 1 else {}
-        answers = await asyncio.gather(
-            *(self._ask(*host, make_conninfo(host[1], **attributes)) for host in hosts)
-        )
+        answers = await asyncio.gather(*(self._ask(*host, **attributes) for host in hosts))
         return [server for server in answers if server is not None]
 
-    async def _ask(self, name: str, conninfo: str, connect_to: str) -> Server | None:
-        """Connects with the connection string `connect_to`, and returns a description of the server.
-        The description contains `conninfo` as the server's address. Returns None if no server
-        answers in time."""
+    async def _ask(self, name: str, conninfo: str, **attributes: Any) -> Server | None:
+        """Connects to the address, with `attributes` instead of the attributes in the address. Returns
+        a description of the server, or None if no server answers in time."""
         try:
             async with asyncio.timeout(_ANSWER_WITHIN_S):
-                connection = await WatchedConnection.connect(connect_to, autocommit=True)
+                connection = await WatchedConnection.connect(
+                    conninfo, autocommit=True, **attributes
+                )
             async with connection:
                 server = await _identify(connection, name, conninfo)
         except (psycopg.Error, TimeoutError):

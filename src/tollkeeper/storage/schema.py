@@ -12,6 +12,7 @@ from tollkeeper.storage.revisions import code_revision
 from tollkeeper.storage.sessions import (
     check_pooler,
     check_session,
+    current_settings,
     session_conninfo,
     session_settings,
 )
@@ -20,7 +21,7 @@ __all__ = ["check_database", "code_revision", "database_revision", "find_outdate
 
 _STATEMENT_TIMEOUT_S = 5.0
 # Unless these settings are on, a crash may lose or corrupt acknowledged commits.
-_DURABILITY: tuple[LiteralString, ...] = ("fsync", "full_page_writes")
+_DURABILITY = ("fsync", "full_page_writes")
 
 # Finds the settings that differ from their defaults.
 _RECOVERY_TARGETS: LiteralString = """
@@ -69,12 +70,10 @@ def _check_writable(connection: psycopg.Connection) -> None:
 
 
 def _check_durability(connection: psycopg.Connection) -> None:
-    for name in _DURABILITY:
-        row = connection.execute("SELECT current_setting(%s)", (name,)).fetchone()
-        assert row is not None
-        if row[0] != "on":
+    for name, value in current_settings(connection, _DURABILITY):
+        if value != "on":
             raise StateConflict(
-                f"The database runs with {name}={row[0]}, so that settled money could be lost. "
+                f"The database runs with {name}={value}, so that settled money could be lost. "
                 "Set it to on."
             )
 

@@ -5,7 +5,8 @@ another client between two transactions. Both could lose money without an error,
 refuses to start behind such a pooler.
 """
 
-from typing import LiteralString
+from collections.abc import Iterable
+from functools import cache
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -26,7 +27,7 @@ _KEEPALIVE: dict[str, int] = {
 # The values of `synchronous_commit` with which an acknowledged settlement is durable.
 _DURABLE_COMMIT = ("on", "remote_write", "remote_apply")
 # The allowed values of the settings that `check_session` checks.
-_SETTINGS: dict[LiteralString, tuple[str, ...]] = {
+_SETTINGS: dict[str, tuple[str, ...]] = {
     "synchronous_commit": _DURABLE_COMMIT,
     "transaction_isolation": ("read committed",),
     "TimeZone": ("UTC",),
@@ -34,6 +35,8 @@ _SETTINGS: dict[LiteralString, tuple[str, ...]] = {
 }
 
 
+# A gateway connects every few seconds, always to the same address, so the results for it are cached.
+@cache
 def session_conninfo(conninfo: str) -> str:
     """Adds the gateway's connection parameters to the address. The address may override the
     keepalive parameters and `target_session_attrs`."""
@@ -51,7 +54,8 @@ def session_conninfo(conninfo: str) -> str:
     return make_conninfo(conninfo, **parameters)
 
 
-def single_hosts(conninfo: str) -> list[tuple[str, str]]:
+@cache
+def single_hosts(conninfo: str) -> tuple[tuple[str, str], ...]:
     """Returns one pair for each host in the address: the host's display name, and an address that
     contains only this host."""
     parts = conninfo_to_dict(conninfo)
@@ -67,7 +71,7 @@ def single_hosts(conninfo: str) -> list[tuple[str, str]]:
         port = host_parts.get("port") or _DEFAULT_PORT
         shown = host if host.startswith("/") else f"{host or 'the default host'}:{port}"
         hosts_and_addresses.append((shown, make_conninfo(conninfo, **host_parts)))
-    return hosts_and_addresses
+    return tuple(hosts_and_addresses)
 
 
 def shown_hosts(conninfo: str) -> str:
@@ -103,14 +107,20 @@ def session_settings(statement_timeout_s: float) -> str:
 
 def check_session(connection: psycopg.Connection) -> None:
     """Raises a one-line error if a setting of the session is not in effect."""
-    for name, allowed in _SETTINGS.items():
-        row = connection.execute("SELECT current_setting(%s)", (name,)).fetchone()
-        assert row is not None
-        if row[0] not in allowed:
+    for name, value in current_settings(connection, _SETTINGS):
+        allowed = _SETTINGS[name]
+        if value not in allowed:
             raise StateConflict(
-                f"The session setting {name} is {row[0]} instead of {' or '.join(allowed)}: a pooler "
+                f"The session setting {name} is {value} instead of {' or '.join(allowed)}: a pooler "
                 "or proxy between the gateway and the database drops session settings."
             )
+
+
+def current_settings(connection: psycopg.Connection, names: Iterable[str]) -> list[tuple[str, str]]:
+    """Returns the names and values of these settings."""
+    return connection.execute(
+        "SELECT name, current_setting(name) FROM unnest(%s::text[]) name", (list(names),)
+    ).fetchall()
 
 
 def check_pooler(conninfo: str, connection: psycopg.Connection) -> None:
