@@ -31,7 +31,7 @@ TARGETS = {
 }
 
 # The target for each further piece of a stream that is only text.
-PIECE_TARGET: Final = 208
+PIECE_TARGET: Final = 201
 
 # The first entry with which a file's path begins decides.
 _FILES = {

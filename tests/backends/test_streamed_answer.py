@@ -25,7 +25,7 @@ class _Poured:
     def __init__(self, *chunks: bytes) -> None:
         self._chunks = [*chunks, b""]
 
-    async def read(self) -> bytes:
+    async def read(self, relay: object) -> bytes:
         return self._chunks.pop(0)
 
     def mark_progress(self) -> None: ...

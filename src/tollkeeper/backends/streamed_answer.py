@@ -35,6 +35,7 @@ class StreamedAnswer:
         self._unread_events: list[Event] = []
         # The part of the last network read that is not yet parsed.
         self._rest = b""
+        self._relay: Callable[[bytes], int] | None = None
         self.completed = False
         # Whether the answer ended in a way that counts as a failure of the replica.
         self.failed = False
@@ -53,9 +54,7 @@ class StreamedAnswer:
     def relay_text(self, write: TextWriter, count: Callable[[str], None]) -> None:
         """Relays text as soon as it arrives: passes it to `write` and `count` without creating
         events. Text is relayed only while `__anext__` waits."""
-        relay = self._reader.open_relay(self._parser, write, count)
-        if relay is not None and self._connection is not None:
-            self._connection.relay(relay)
+        self._relay = self._reader.open_relay(self._parser, write, count)
 
     def __aiter__(self) -> AsyncIterator[Batch]:
         return self
@@ -100,7 +99,8 @@ class StreamedAnswer:
             if chunk:
                 await asyncio.sleep(0)
             else:
-                chunk = await connection.read()
+                relay = self._relay if self._parser.at_record_start else None
+                chunk = await connection.read(relay)
         except HttpFailure as failure:
             self.failed = not isinstance(failure, DeadlinePassed)
             reader.fail(domain_error(failure, charged=True))

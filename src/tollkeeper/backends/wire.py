@@ -50,7 +50,7 @@ class AnswerReader(Protocol):
         self, parser: RecordParser, write: TextWriter, count: Callable[[str], None]
     ) -> Callable[[bytes], int] | None:
         """Returns a function that relays the text of records without creating events, for
-        `Connection.relay`. The function passes each text to `write` and to `count`, which adds the
+        `Connection.read`. The function passes each text to `write` and to `count`, which adds the
         text to the meter. Returns None if the protocol needs an event for every record."""
         ...
 

@@ -380,6 +380,31 @@ async def test_a_chunk_has_the_size_that_it_names(size: bytes) -> None:
         assert caller.written == 1
 
 
+async def test_the_second_line_of_a_record_is_not_relayed() -> None:
+    """The read with the chunk of one byte ends like a record, but the record goes on."""
+    async with _calling() as caller:
+        await caller.take(_HEAD + _text("1 "), _text("2 "))
+        await caller.take(_framed(b"data: {"), _framed(b"\n"), _text("3 "))
+        assert caller.text == "1 2 "
+        with pytest.raises(BackendFailed):
+            await caller.end()
+
+
+async def test_text_that_looks_like_a_chunk_is_not_relayed() -> None:
+    """The second read is the rest of a chunk, and looks like a whole chunk."""
+    record, inner = sse(chunk("3 ")), _text("4 ")
+    outer = _framed(record + inner)
+    cut = outer.index(record) + len(record)
+    end = b"".join(map(_framed, (sse(chunk(finish="stop")), DONE))) + _LAST
+    caller = await _caller_of(
+        *(_HEAD + _text("1 "), _text("2 ")),
+        *(outer[:cut], inner, outer[cut + len(inner) :] + _text("5 "), end),
+    )
+    assert caller.text == "1 2 3 4 5 "
+    assert caller.counted == ["2 "]
+    assert caller.answer.completed
+
+
 async def test_who_reads_slowly_gets_all_of_it_later() -> None:
     async with _calling() as caller:
         await caller.take(_HEAD + _text("1 "), _text("2 "))

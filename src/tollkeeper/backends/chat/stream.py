@@ -62,7 +62,8 @@ class ChatStreamReader(StreamReader):
         if len(self.pieces) != 1:
             return None
         return TextRelay(
-            *(parser, write, count),
+            *(write, count),
+            record_bytes_max=parser.record_bytes_max,
             text_of=self.text_of,
             pieces=self.pieces,
             finished=self.finished,

@@ -13,7 +13,6 @@ from collections.abc import Callable
 import msgspec
 
 from tollkeeper.backends.port import TextWriter
-from tollkeeper.backends.transport.framing import RecordParser
 
 # If more bytes than this arrive at once, the relay leaves them to the reader. The reader splits them,
 # and lets other tasks run in between.
@@ -67,7 +66,6 @@ class TextRelay:
         "_failed_guesses",
         "_finished",
         "_learned_at",
-        "_parser",
         "_pieces",
         "_pieces_max",
         "_read_bytes_max",
@@ -79,16 +77,15 @@ class TextRelay:
 
     def __init__(
         self,
-        parser: RecordParser,
         write: TextWriter,
         count: Callable[[str], None],
         *,
+        record_bytes_max: int,
         text_of: Callable[[bytes], str | None],
         pieces: list[int],
         finished: list[bool],
         pieces_max: int,
     ) -> None:
-        self._parser = parser
         self._write = write
         # Adds the text to the meter, which counts the answer's tokens.
         self._count = count
@@ -99,7 +96,7 @@ class TextRelay:
         self._pieces_max = pieces_max
         # A record is not larger than the data that contains it, so this limit also enforces the
         # maximum size of a record.
-        self._read_bytes_max = min(_READ_BYTES_MAX, parser.record_bytes_max)
+        self._read_bytes_max = min(_READ_BYTES_MAX, record_bytes_max)
         # The learned bytes of a record before and after its text. They include the text's quotes.
         self._before = self._after = _UNKNOWN
         # The position of the text and its quotes in a record: the start, counted from the beginning
@@ -111,10 +108,10 @@ class TextRelay:
 
     def take(self, data: bytes) -> int:
         """Relays the text at the beginning of the received data, and returns the number of processed
-        bytes. The data has to begin with an HTTP chunk. The processed bytes are whole HTTP chunks.
-        The reader has to process the remaining bytes."""
+        bytes. The data has to begin with an HTTP chunk, and the chunk with a record. The processed
+        bytes are whole HTTP chunks. The reader has to process the remaining bytes."""
         size, pieces = len(data), self._pieces
-        if size > self._read_bytes_max or self._finished[0] or not self._parser.at_record_start:
+        if size > self._read_bytes_max or self._finished[0]:
             return 0
         # The size line, if all data is exactly one HTTP chunk, and the bytes before the text.
         before = _SIZE_LINES[size] if size < _ONE_CHUNK_BYTES_MAX else _UNKNOWN

@@ -133,6 +133,8 @@ class Connection(asyncio.Protocol):
         # None until the whole answer has arrived. Then: whether another exchange can use the connection.
         self._reusable: bool | None = True
         self._failure: HttpFailure | None = None
+        # The function to which the read that waits passes received data (see `read`). It may stay set
+        # after the wait.
         self._relay: Callable[[bytes], int] | None = None
         # Whether the next data from the socket begins with an HTTP chunk.
         self._at_chunk_start = False
@@ -199,25 +201,24 @@ class Connection(asyncio.Protocol):
             await self._next_data()
         self._buffered_max = _BUFFERED_BYTES_MAX
 
-    async def read(self) -> bytes:
+    async def read(self, relay: Callable[[bytes], int] | None = None) -> bytes:
         """Waits for data, and returns the part of the body that arrived since the last read.
-        Returns empty bytes at the end of the body."""
+        Returns empty bytes at the end of the body.
+
+        While this method waits, it passes received data to `relay` before the parser sees the data,
+        but only if the data begins with an HTTP chunk of the body. `relay` returns the number of bytes
+        that it processed, which have to be whole chunks; this method returns only the remaining bytes.
+        Processed bytes restart the idle timeout."""
         while not self._body:
             if self._reusable is not None:
                 return b""
+            self._relay = relay if self._at_chunk_start else None
             await self._next_data()
         body = bytes(self._body)
         self._body = b""
         if self._paused:
             self._resume_reading()
         return body
-
-    def relay(self, take: Callable[[bytes], int]) -> None:
-        """Passes received data to `take` before the parser sees the data, until the exchange ends.
-        This happens only while a `read` waits, and only if the data begins with an HTTP chunk of
-        the body. `take` returns the number of bytes that it processed, which have to be whole
-        chunks; `read` gets the remaining bytes. Processed bytes restart the idle timeout."""
-        self._relay = take
 
     def mark_progress(self) -> None:
         """Restarts the idle timeout. The timeout applies only after the first call of this method.
@@ -272,7 +273,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         relay = self._relay
-        if relay is not None and self._at_chunk_start and not self._waiter.done():
+        if relay is not None and not self._waiter.done():
             relayed_bytes = relay(data)
             if relayed_bytes:
                 self._progress_at = self._loop.time()
