@@ -180,7 +180,7 @@ class Supervisor:
             # Other errors, such as an unsuitable schema, come from a database that was reached.
             reachable = not isinstance(exc, Unavailable)
             ready = False
-        descriptors, enough = await asyncio.to_thread(self._describe_descriptors)
+        descriptors, enough = self._describe_descriptors()
         parts |= descriptors
         ready = ready and enough
         parts["holds"], can_hold = self._describe_holds()

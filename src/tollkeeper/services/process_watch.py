@@ -103,9 +103,9 @@ class ProcessWatch:
         self._activity = activity
         self._inference = inference
         self._checks = checks
+        _BUILD.labels(__version__, platform.python_version()).set(1)
 
     async def sample(self) -> None:
-        _BUILD.labels(__version__, platform.python_version()).set(1)
         for queue, length in self._ledger.queued.items():
             _QUEUE.labels(queue).set(length)
         _QUEUE.labels("activity").set(self._activity.queued)
