@@ -6,7 +6,7 @@ refuses to start behind such a pooler.
 """
 
 from collections.abc import Iterable
-from functools import cache
+from functools import lru_cache
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -36,7 +36,7 @@ _SETTINGS: dict[str, tuple[str, ...]] = {
 
 
 # A gateway connects every few seconds, always to the same address, so the results for it are cached.
-@cache
+@lru_cache(maxsize=16)
 def session_conninfo(conninfo: str) -> str:
     """Adds the gateway's connection parameters to the address. The address may override the
     keepalive parameters and `target_session_attrs`."""
@@ -54,7 +54,7 @@ def session_conninfo(conninfo: str) -> str:
     return make_conninfo(conninfo, **parameters)
 
 
-@cache
+@lru_cache(maxsize=16)
 def single_hosts(conninfo: str) -> tuple[tuple[str, str], ...]:
     """Returns one pair for each host in the address: the host's display name, and an address that
     contains only this host."""
