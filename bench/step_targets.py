@@ -18,9 +18,9 @@ ENDED: Final = "activity, metrics, log"
 LIBRARIES: Final = "libraries"
 
 TARGETS = {
-    HTTP: 747,
+    HTTP: 766,
     APPLICATION: 449,
-    REQUEST: 420,
+    REQUEST: 427,
     PRICE: 496,
     LEDGER: 179,
     SCRIPT: 432,

@@ -88,7 +88,8 @@ def _chat(body: dict[str, Any]) -> Prompt:
     caching = _ISOLATION.caching_wish(
         _CALLER, _READER, request.prompt_cache_key, request.cache_salt
     )
-    return read_chat(request, raw, _READER, caching)
+    fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    return read_chat(request, fields, raw, _READER, caching)
 
 
 def _responses(body: dict[str, Any]) -> Prompt:

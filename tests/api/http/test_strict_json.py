@@ -1,16 +1,21 @@
 """Tests that an endpoint rejects bodies that are not strict JSON, quickly and with a proper error."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any
 
 import httpx2
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.api.http.json_corpus import BAD_DOCUMENTS, BAD_VALUES, GOOD_NUMBERS
 from tests.support.gateway import Gateway, Tenant, assert_error, idempotency_key
 from tests.support.tables import each
 from tollkeeper.api.http import strict_json
+from tollkeeper.api.wire.chat import ChatRequest
 from tollkeeper.domain.errors import InvalidRequest
 
 _DEPTH_MAX = 64
@@ -99,6 +104,55 @@ def test_duplicate_key_at_any_depth(depth: int) -> None:
         with pytest.raises(InvalidRequest) as refused:
             strict_json.decode(body, _FREE)
         assert refused.value.param == "a"
+
+
+_CHAT = msgspec.json.Decoder(ChatRequest)
+_CHAT_OBJECTS = st.lists(
+    st.sampled_from(
+        [
+            b'"role":"user"',
+            b'"content":":"',
+            b'"content":null',
+            b'"content" : [{"type":"text","text":"\\"}]',
+            b'"name":"\\\\"',
+            b'"name":"\\":\\""',
+            b'"\\u0072ole":"user"',
+        ]
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(
+    messages=st.lists(_CHAT_OBJECTS, min_size=1, max_size=3),
+    fields=st.lists(
+        st.sampled_from([b'"n":1', b'"stop":[":",":"]', b'"user":null', b'"metadata":{"n":"1"}']),
+        max_size=3,
+    ),
+)
+def test_no_duplicate_key_in_a_chat_request_is_overlooked(
+    messages: list[list[bytes]], fields: list[bytes]
+) -> None:
+    """Tests that the number of colons is compared with a number that is never too high."""
+    inside = b",".join(b"{%b}" % b",".join(message) for message in messages)
+    body = b"{%b}" % b",".join((b'"model":"m"', *fields, b'"messages":[%b]' % inside))
+    context = SimpleNamespace(decoder=_CHAT, endpoint=SimpleNamespace(stored=False))
+    request: Any = SimpleNamespace(raw_body=body, context=context)
+    share: Any = SimpleNamespace(size=0, grow_to=lambda size: None)
+
+    def error_of(decode: Callable[[], object]) -> str | None:
+        try:
+            decode()
+        except InvalidRequest as error:
+            return f"{error.param}: {error.message}"
+        return None
+
+    decoding = strict_json.decode_body(request, share, 1000, None)
+    error = error_of(lambda: asyncio.run(decoding))
+    assert error == error_of(lambda: strict_json.decode(body, _CHAT))
+    if error is None:
+        assert request.fields == msgspec.json.decode(body, type=dict[str, msgspec.Raw])
 
 
 def test_equal_keys_of_different_objects_are_no_duplicates() -> None:

@@ -8,7 +8,7 @@ A place is the path of a value in the request, such as `tools[0]`. Error message
 
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
-from typing import Literal, TypedDict
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -73,13 +73,10 @@ _PLAIN_FIELDS = frozenset(
     }
 )
 _FURTHER_FIELDS = frozenset(wire.ChatRequest.__struct_fields__) - _PLAIN_FIELDS
-_UNWRITTEN_FIELDS = _FURTHER_FIELDS - _WRITTEN_FIELDS
-# Decodes only the fields that are written or show that a request is not plain.
-_raw_fields: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(
-    TypedDict(  # type: ignore[operator]
-        "_RawFields", dict.fromkeys(_WRITTEN_FIELDS | _FURTHER_FIELDS, msgspec.Raw), total=False
-    )
-)
+_UNWRITTEN_FIELDS = frozenset(wire.ChatRequest.__struct_fields__) - _WRITTEN_FIELDS
+_REMOVED_FIELDS = _PLAIN_FIELDS - _WRITTEN_FIELDS
+# If a request has only these fields and its messages are only texts, its prompt has only turns and caching.
+_FIELDS_OF_TEXTS = _REMOVED_FIELDS | {"messages"}
 _SCHEMA_PLACE = "response_format.json_schema.schema"
 _TEXT_ONLY = ["text"]
 _NULL = msgspec.Raw(b"null")
@@ -126,15 +123,26 @@ def hides_reasoning(body: wire.ChatRequest) -> bool:
 
 
 def read_prompt(
-    body: wire.ChatRequest, raw_body: bytes, model: Model, caching: CachingWish
+    body: wire.ChatRequest,
+    written: dict[str, msgspec.Raw],
+    raw_body: bytes,
+    model: Model,
+    caching: CachingWish,
 ) -> Prompt:
     """Reads the prompt of a chat request. Omits some values that have no effect on `model`, for
-    example the reasoning effort `none` if the model cannot reason."""
+    example the reasoning effort `none` if the model cannot reason. `written` contains the undecoded fields of
+    the body."""
     turns, texts = read_turns(body.messages, raw_body)
-    written = _raw_fields.decode(raw_body)
-    if _NULL in written.values():
-        # The value null has no effect.
-        written = {name: value for name, value in written.items() if value != _NULL}
+    if texts is not None and _FIELDS_OF_TEXTS.issuperset(written):
+        # The prompt consists only of texts, so its other fields have their defaults.
+        written = {"messages": written["messages"]}
+        return Prompt(turns=turns, texts=texts, caching=caching, written=written)
+    # The value null has no effect.
+    written = {
+        name: value
+        for name, value in written.items()
+        if name not in _REMOVED_FIELDS and value != _NULL
+    }
     if texts is None:
         written["messages"] = _corrected(written["messages"], body.messages)
     prompt = Prompt(

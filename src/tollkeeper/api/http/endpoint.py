@@ -69,6 +69,8 @@ class Request(Generic[B, Q]):
     context: HeaderContext
     body: B
     raw_body: bytes
+    # The undecoded values of the body's fields, by name. Only set for a body with `message_members`.
+    fields: dict[str, msgspec.Raw]
     # Whether the body is so large that processing it at once would block the event loop.
     is_large = False
     # Whether the request has started an inference call. The call script sets it.

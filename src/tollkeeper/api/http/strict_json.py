@@ -2,7 +2,8 @@
 the path of the invalid field.
 
 msgspec checks syntax, types and limits of fields in one pass, and its errors contain the path. If a key
-occurs twice in an object, msgspec silently uses the last value, so a second pass looks for duplicates.
+occurs twice in an object, msgspec silently uses the last value, so a second pass looks for duplicates. This
+pass is skipped if the number of colons outside of strings shows that there are none, as in most requests.
 
 Nesting and the number of elements are checked before a body is decoded, so that a malicious body
 cannot use much memory. This check uses `bytes` operations on small slices. Each operation takes at
@@ -33,7 +34,7 @@ _FIELD = re.compile(r"(?:unknown|required) field `(?P<field>.*?)`", re.DOTALL)
 _PARAM_LENGTH_MAX = 200
 _BLANKS = " \t\r\n"
 # Every element of an array or object begins after an opening bracket or a comma.
-_ALL_BUT_ELEMENT_STARTS = bytes(set(range(256)) - set(b"{[,"))
+_NO_ELEMENT_START = bytes(set(range(256)) - set(b"{[,"))
 DEPTH_MAX = 64
 _SLICE_BYTES = 32 << 10
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -41,6 +42,10 @@ _DEPTH_CHANGES = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 # A body with more bytes or more elements than this takes more than a few milliseconds to decode.
 _SMALL_BYTES = 128 << 10
 _FEW_ELEMENTS = 5000
+# A body with more quotes than this has more than `_FEW_ELEMENTS`: an element is at most a key and a string.
+_QUOTES_MAX = 4 * _FEW_ELEMENTS
+# Decodes only the keys of an object. The values stay JSON.
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 # The text of an integer in a query: at most 18 digits, more than any query parameter allows. `convert`
 # leaves any other text as it is, and msgspec then rejects the text.
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
@@ -57,20 +62,20 @@ async def decode_body(
         if body:
             raise InvalidRequest("This operation takes no body.")
         return None
-    # The number of elements may be too high, because brackets and commas in strings are counted too. A
-    # long body is searched in the thread only, because the search would block the event loop.
+    # A long body is searched in the thread only, because the search would block the event loop.
     if len(body) > _SMALL_BYTES or (
-        (elements := len(body.translate(None, _ALL_BUT_ELEMENT_STARTS))) > _FEW_ELEMENTS
+        (elements := len((structure := _outside_strings(body)).translate(None, _NO_ELEMENT_START)))
+        > _FEW_ELEMENTS
     ):
         request.is_large = True
         share.grow_to(await run_in_thread(owner, _checked_memory_of, body, elements_max))
-        decoded = await run_in_thread(owner, _decode_bounded, body, decoder)
+        decoded = await run_in_thread(owner, _decode_bounded, body, decoder, request)
     else:
         # A body with few elements cannot be nested too deeply.
-        if elements > DEPTH_MAX and (_openings(body) > DEPTH_MAX or elements > elements_max):
+        if elements > DEPTH_MAX and (_openings(structure) > DEPTH_MAX or elements > elements_max):
             elements = check_bounds(body, elements_max)
         share.grow_to(memory_of(body, elements))
-        decoded = _decode_bounded(body, decoder)
+        decoded = _decode_bounded(body, decoder, request, structure.count(b":"))
     if request.context.endpoint.stored:
         _refuse_nul(body, decoded)
     completions = getattr(decoded, "n", None)
@@ -94,10 +99,23 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[T], elements_max: int = _E
     return _decode_bounded(body, decoder)
 
 
-def _decode_bounded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    """Works like `decode`, for a body whose depth and number of elements are already checked."""
+def _decode_bounded(
+    body: bytes,
+    decoder: msgspec.json.Decoder[T],
+    request: Request[Any, Any] | None = None,
+    members: int = 0,
+) -> T:
+    """Works like `decode`, for a body whose depth and number of elements are already checked. `members` is
+    the number of members (pairs of a key and a value) of all objects in the body; 0 if it is not known."""
     try:
         decoded = decoder.decode(body)
+        message_members = getattr(decoded, "message_members", 0)
+        if message_members and request is not None:
+            request.fields = _fields.decode(body)
+            # The decoded body has at least this many different members. If the JSON does not have more, no
+            # key occurs twice.
+            if members == len(request.fields) + message_members:
+                return decoded
         # The body is valid JSON, so the second pass can fail only because of duplicate keys.
         _DUPLICATE_FINDER.raw_decode(body.decode().lstrip(_BLANKS))
     except msgspec.ValidationError as exc:
@@ -132,6 +150,20 @@ def _openings(text: bytes) -> int:
     return text.count(b"{") + text.count(b"[")
 
 
+def _split_at_quotes(text: bytes, quotes_max: int = -1) -> list[bytes]:
+    """Splits JSON at the quotes that begin and end strings. Escaped backslashes and quotes are removed
+    first, so the parts are outside and inside of strings in turn."""
+    if text.find(b"\\") >= 0:
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    return text.split(b'"', quotes_max)
+
+
+def _outside_strings(body: bytes) -> bytes:
+    """Returns the body without its JSON strings. If it has too many strings, some of them remain, so that
+    brackets, commas and colons in them are counted too."""
+    return b"".join(_split_at_quotes(body, _QUOTES_MAX)[::2])
+
+
 def _structure(body: bytes) -> Iterator[bytes]:
     """Yields the body without its JSON strings, slice by slice."""
     inside_string = False
@@ -142,10 +174,7 @@ def _structure(body: bytes) -> Iterator[bytes]:
             # The slice would end between a backslash and the character that the backslash escapes.
             piece = body[start : start + _SLICE_BYTES + 1]
         start += len(piece)
-        if b"\\" in piece:
-            piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
-        # Every remaining quote begins or ends a string.
-        parts = piece.split(b'"')
+        parts = _split_at_quotes(piece)
         yield b"".join(parts[1::2] if inside_string else parts[0::2])
         inside_string ^= len(parts) % 2 == 0
 

@@ -3,6 +3,7 @@
 The fields are those of the interface, which is the specification of the gateway's API.
 """
 
+from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -44,6 +45,9 @@ class ChatMessage(StrictRequestObject):
     # LiteLLM's SDK copies additional properties of an answer into this field and sends the field back.
     # The answer has the same properties under their own names, so the field is dropped.
     provider_specific_fields: FreeObject | msgspec.UnsetType | None = msgspec.UNSET
+
+
+_content = attrgetter("content")
 
 
 class StreamOptions(StrictRequestObject):
@@ -125,6 +129,13 @@ class ChatRequest(StrictRequestObject):
     prompt_logprobs: int | None = None
     web_search_options: FreeObject | None = None
     cache_salt: str | None = None
+
+    @property
+    def message_members(self) -> int:
+        """Returns the number of roles and contents in the messages. The JSON of the messages has at least
+        this many different members."""
+        contents = [*map(_content, self.messages)]
+        return 2 * len(contents) - contents.count(None)
 
 
 class UrlCitation(ResponseObject):
