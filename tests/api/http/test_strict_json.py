@@ -107,10 +107,9 @@ def test_duplicate_key_at_any_depth(depth: int) -> None:
 
 
 _CHAT = msgspec.json.Decoder(ChatRequest)
-_CHAT_OBJECTS = st.lists(
+_CHAT_MEMBERS = st.lists(
     st.sampled_from(
         [
-            b'"role":"user"',
             b'"content":":"',
             b'"content":null',
             b'"content" : [{"type":"text","text":"\\"}]',
@@ -119,13 +118,42 @@ _CHAT_OBJECTS = st.lists(
             b'"\\u0072ole":"user"',
         ]
     ),
-    min_size=1,
-    max_size=4,
+    max_size=3,
 )
 
 
+def _decode_chat(body: bytes) -> Any:
+    """Decodes the body of a chat request as the application does. Returns the request."""
+    context = SimpleNamespace(decoder=_CHAT, endpoint=SimpleNamespace(stored=False))
+    request: Any = SimpleNamespace(raw_body=body, context=context, is_large=False)
+    share: Any = SimpleNamespace(size=0, grow_to=lambda size: None)
+    asyncio.run(strict_json.decode_body(request, share, 1000, None))
+    return request
+
+
+@each(
+    ("before", "messages", "after", "key"),
+    [
+        (b"", b'{"role":"user"},{"role":"user","content":"a","content":"b"}', b"", "content"),
+        (b"", b'{"role":"user"},{"role":"user","content":"a"}', b',"model":"m"', "model"),
+        (b"", b'{"role":"user","content":"\\""}', b',"model":"m"', "model"),
+        (b"", b'{"role":"user","content":"\\\\"}', b',"\\u006dodel":"m"', "model"),
+        (b'"n" : 1,', b'{"role":"user","content":":"}', b',"n" :1', "n"),
+        (b"", b'{"role":"user","content":[],"role":"user"}', b"", "role"),
+        (b'"stop":[":",":"],', b'{"role":"user","content":"a"}', b',"stop":":"', "stop"),
+    ],
+)
+def test_duplicate_key_in_a_chat_request(
+    before: bytes, messages: bytes, after: bytes, key: str
+) -> None:
+    """Tests duplicates in bodies for which a wrong count of members or of minimum members would be equal."""
+    with pytest.raises(InvalidRequest, match="occurs twice") as refused:
+        _decode_chat(b'{%b"model":"m","messages":[%b]%b}' % (before, messages, after))
+    assert refused.value.param == key
+
+
 @given(
-    messages=st.lists(_CHAT_OBJECTS, min_size=1, max_size=3),
+    messages=st.lists(_CHAT_MEMBERS, min_size=1, max_size=3),
     fields=st.lists(
         st.sampled_from([b'"n":1', b'"stop":[":",":"]', b'"user":null', b'"metadata":{"n":"1"}']),
         max_size=3,
@@ -135,11 +163,8 @@ def test_no_duplicate_key_in_a_chat_request_is_overlooked(
     messages: list[list[bytes]], fields: list[bytes]
 ) -> None:
     """Tests that the number of colons is compared with a number that is never too high."""
-    inside = b",".join(b"{%b}" % b",".join(message) for message in messages)
+    inside = b",".join(b"{%b}" % b",".join((b'"role":"user"', *members)) for members in messages)
     body = b"{%b}" % b",".join((b'"model":"m"', *fields, b'"messages":[%b]' % inside))
-    context = SimpleNamespace(decoder=_CHAT, endpoint=SimpleNamespace(stored=False))
-    request: Any = SimpleNamespace(raw_body=body, context=context)
-    share: Any = SimpleNamespace(size=0, grow_to=lambda size: None)
 
     def error_of(decode: Callable[[], object]) -> str | None:
         try:
@@ -148,11 +173,10 @@ def test_no_duplicate_key_in_a_chat_request_is_overlooked(
             return f"{error.param}: {error.message}"
         return None
 
-    decoding = strict_json.decode_body(request, share, 1000, None)
-    error = error_of(lambda: asyncio.run(decoding))
+    error = error_of(lambda: _decode_chat(body))
     assert error == error_of(lambda: strict_json.decode(body, _CHAT))
     if error is None:
-        assert request.fields == msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        assert _decode_chat(body).fields == msgspec.json.decode(body, type=dict[str, msgspec.Raw])
 
 
 def test_equal_keys_of_different_objects_are_no_duplicates() -> None:
