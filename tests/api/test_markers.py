@@ -89,7 +89,7 @@ def _chat(body: dict[str, Any]) -> Prompt:
         _CALLER, _READER, request.prompt_cache_key, request.cache_salt
     )
     fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-    return read_chat(request, fields, raw, _READER, caching)
+    return read_chat(request, fields, _READER, caching)
 
 
 def _responses(body: dict[str, Any]) -> Prompt:

@@ -107,7 +107,7 @@ def request_body(data: bytes) -> None:
 def _chat(data: bytes) -> Prompt:
     body = strict_json.decode(data, _chat_decoder)
     fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-    return chat_prompt.read_prompt(body, fields, data, _MODEL, CachingWish(None, None))
+    return chat_prompt.read_prompt(body, fields, _MODEL, CachingWish(None, None))
 
 
 def _responses(data: bytes) -> Prompt:

@@ -88,7 +88,7 @@ def make_prompt(*, catalog_model: Model = MODEL, **fields: Any) -> Prompt:
     caching = CachingWish(chat.get("prompt_cache_key"), chat.get("cache_salt"))
     written = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
     chat_request = msgspec.json.decode(raw, type=ChatRequest)
-    prompt = read_prompt(chat_request, written, raw, catalog_model, caching)
+    prompt = read_prompt(chat_request, written, catalog_model, caching)
     more = [Option(name, value, name) for name, value in fields.items() if name not in known]
     return msgspec.structs.replace(prompt, options=(*prompt.options, *more))
 

@@ -39,7 +39,7 @@ async def chat_create(
         services,
         request,
         plan,
-        partial(read_prompt, body, request.fields, request.raw_body, model, caching),
+        partial(read_prompt, body, request.fields, model, caching),
         output_tokens_max,
         streamed=body.stream,
         cache_key=cache_key,

@@ -64,13 +64,9 @@ _LITELLM_FIELD = "provider_specific_fields"
 
 
 class _LooseMessage(msgspec.Struct):
+    """Decodes only the content of a message, with all properties of its parts."""
+
     content: str | list[FreeObject] | None = None
-
-
-class _LooseRequest(msgspec.Struct):
-    """Decodes only the content of each message, with all properties of its parts."""
-
-    messages: list[_LooseMessage]
 
 
 # The values of all fields after role and content in a message that has only these two.
@@ -78,11 +74,11 @@ _NO_FURTHER_FIELDS = astuple(wire.ChatMessage(role="user"))[2:]
 _PLACE = "messages[{}]".format
 _NO_NAMES = repeat(None)
 _TEXT_ONLY = frozenset({str})
-_loose_decoder = msgspec.json.Decoder(_LooseRequest)
+_loose_decoder = msgspec.json.Decoder(list[_LooseMessage])
 
 
 def read_turns(
-    messages: Sequence[wire.ChatMessage], raw_body: bytes
+    messages: Sequence[wire.ChatMessage], raw_messages: msgspec.Raw
 ) -> tuple[tuple[Turn, ...], tuple[str, ...] | None]:
     """Returns the turns and their texts. If a message has more than a role and a text, returns None
     instead of the texts. The messages may then need corrections before a backend gets them."""
@@ -106,7 +102,7 @@ def read_turns(
         if isinstance(checked, str):
             content = (Text(checked),)
         elif checked is not None:
-            loose = loose or _loose_decoder.decode(raw_body).messages
+            loose = loose or _loose_decoder.decode(raw_messages)
             parts = loose[at].content
             assert isinstance(parts, list)
             content = tuple(

@@ -125,14 +125,13 @@ def hides_reasoning(body: wire.ChatRequest) -> bool:
 def read_prompt(
     body: wire.ChatRequest,
     written: dict[str, msgspec.Raw],
-    raw_body: bytes,
     model: Model,
     caching: CachingWish,
 ) -> Prompt:
     """Reads the prompt of a chat request. Omits some values that have no effect on `model`, for
     example the reasoning effort `none` if the model cannot reason. `written` contains the undecoded fields of
     the body."""
-    turns, texts = read_turns(body.messages, raw_body)
+    turns, texts = read_turns(body.messages, written["messages"])
     if texts is not None and _FIELDS_OF_TEXTS.issuperset(written):
         # The prompt consists only of texts, so its other fields have their defaults.
         written = {"messages": written["messages"]}

@@ -3,7 +3,8 @@ the path of the invalid field.
 
 msgspec checks syntax, types and limits of fields in one pass, and its errors contain the path. If a key
 occurs twice in an object, msgspec silently uses the last value, so a second pass looks for duplicates. This
-pass is skipped if the number of colons outside of strings shows that there are none, as in most requests.
+pass is skipped if the number of colons outside of strings shows that there are none, as in chat requests
+whose messages have only roles and texts.
 
 Nesting and the number of elements are checked before a body is decoded, so that a malicious body
 cannot use much memory. This check uses `bytes` operations on small slices. Each operation takes at
