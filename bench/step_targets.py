@@ -18,11 +18,11 @@ ENDED: Final = "activity, metrics, log"
 LIBRARIES: Final = "libraries"
 
 TARGETS = {
-    HTTP: 766,
+    HTTP: 764,
     APPLICATION: 449,
-    REQUEST: 427,
-    PRICE: 496,
-    LEDGER: 179,
+    REQUEST: 417,
+    PRICE: 493,
+    LEDGER: 178,
     SCRIPT: 432,
     BACKEND: 745,
     ANSWER: 195,

@@ -260,6 +260,7 @@ class AccountBatch(Generic[R]):
             self._spending_day = max(state.spending_day, day_at(now_us))
             self.period_caps = {**on_day(state.period_caps, self._spending_day)}
         self._available = state.available_picousd
+        self._overage_bound = state.overage_bound_picousd
         # An account without held amounts has no calls in flight. The stored value may still be
         # positive, because older versions of the gateway do not know this column and never subtract
         # from it.
@@ -291,7 +292,7 @@ class AccountBatch(Generic[R]):
                 return refused
         # Checks credit and caps before rate and concurrency, because an operator may have to raise
         # them. Rate and concurrency always recover by themselves.
-        available, bound = self._available, self.state.overage_bound_picousd
+        available, bound = self._available, self._overage_bound
         if amount > available:
             return self._refuse_by_money(Refusal.CREDIT, amount, available, amount - available)
         # The available amount plus the overage bound must cover the highest possible overage of all
@@ -326,7 +327,7 @@ class AccountBatch(Generic[R]):
         """Returns the account's state after all decisions. Asserts that the batch neither creates
         nor loses money. The assertions run in production, because a defect here would cost an
         organization money."""
-        before, bound = self.state, self.state.overage_bound_picousd
+        before, bound = self.state, self._overage_bound
         after = replace(
             before,
             available_picousd=self._available,

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
 from itertools import groupby, repeat
-from operator import add, attrgetter, itemgetter, sub
+from operator import add, attrgetter, floordiv, itemgetter, sub
 from time import monotonic
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -140,16 +140,25 @@ def _lines_of_calls(calls: RecordColumns) -> list[RequestLine]:
     C."""
     columns = {name: calls[name] for name in _RECORD_FIELDS}
     started_ms = columns.pop("started_at_ms")
-    durations_ms = [us // 1000 for us in columns["duration_us"]]
-    columns["duration_us"] = durations_ms
-    columns["first_piece_us"] = [
-        None if us is None else us // 1000 for us in columns["first_piece_us"]
-    ]
-    costs = columns["cost_picousd"]
-    texts = usd_texts([cost for cost in costs if cost is not None])
-    columns["cost_picousd"] = [None if cost is None else next(texts) for cost in costs]
+    durations_ms = columns["duration_us"] = list(_milliseconds(columns["duration_us"]))
+    columns["first_piece_us"] = _converted(columns["first_piece_us"], _milliseconds)
+    columns["cost_picousd"] = _converted(columns["cost_picousd"], usd_texts)
     timestamps = _timestamps(map(add, started_ms, durations_ms))
     return list(map(RequestLine, *columns.values(), repeat("request"), repeat("info"), timestamps))
+
+
+def _milliseconds(times_us: Iterable[int]) -> Iterator[int]:
+    return map(floordiv, times_us, repeat(1000))
+
+
+def _converted(
+    values: Sequence[Any], convert: Callable[[Iterable[int]], Iterator[Any]]
+) -> Sequence[Any]:
+    """Converts the values together, except None."""
+    if None not in values:
+        return list(convert(values))
+    converted = convert([value for value in values if value is not None])
+    return [None if value is None else next(converted) for value in values]
 
 
 def _lines_of_requests(requests: Sequence[_EndedRequest]) -> list[RequestLine]:

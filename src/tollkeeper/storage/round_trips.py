@@ -8,7 +8,7 @@ the driver's public interface to libpq.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import LiteralString, TypeAlias
@@ -112,11 +112,11 @@ class RoundTrips:
             await self.connection.rollback()
             return await self._send_all(*statements)
 
-    async def commit(self, *statements: BoundStatement) -> None:
+    def commit(self, *statements: BoundStatement) -> Awaitable[object]:
         """Runs the statements and commits, in one round trip. If the server rejects a statement,
         raises the server's error, and nothing is committed. After any other error, the commit may
         or may not have happened."""
-        await self.read(*statements, _COMMIT)
+        return self.read(*statements, _COMMIT)
 
     async def read(self, *statements: BoundStatement) -> list[Rows]:
         """Runs statements between `begin` and `commit`, in one round trip. Returns the rows of each

@@ -22,7 +22,7 @@ async def chat_create(
     services: Services, request: Request[wire.ChatRequest, None]
 ) -> msgspec.Struct | Streamed:
     body, caller = request.body, request.project_caller
-    check_combinations(body)
+    check_combinations(body, request.fields)
     limit_field, client_limit = "max_tokens", body.max_tokens
     if body.max_completion_tokens is not None:
         limit_field, client_limit = "max_completion_tokens", body.max_completion_tokens

@@ -6,7 +6,7 @@ gateway sends these bytes to the backend instead of encoding the prompt again.
 A place is the path of a value in the request, such as `tools[0]`. Error messages name the place.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from operator import attrgetter
 from typing import Literal
 
@@ -77,6 +77,13 @@ _UNWRITTEN_FIELDS = frozenset(wire.ChatRequest.__struct_fields__) - _WRITTEN_FIE
 _REMOVED_FIELDS = _PLAIN_FIELDS - _WRITTEN_FIELDS
 # If a request has only these fields and its messages are only texts, its prompt has only turns and caching.
 _FIELDS_OF_TEXTS = _REMOVED_FIELDS | {"messages"}
+# Each combination that `check_combinations` rejects contains one of these fields.
+_CHECKED_FIELDS = frozenset(
+    {
+        *("store", "max_completion_tokens", "stream_options", "top_logprobs", "prompt_logprobs"),
+        "reasoning",
+    }
+)
 _SCHEMA_PLACE = "response_format.json_schema.schema"
 _TEXT_ONLY = ["text"]
 _NULL = msgspec.Raw(b"null")
@@ -86,9 +93,11 @@ _sampling_fields = attrgetter(*Sampling.__struct_fields__)
 _identity_fields = attrgetter(*Identity.__struct_fields__)
 
 
-def check_combinations(body: wire.ChatRequest) -> None:
+def check_combinations(body: wire.ChatRequest, fields: Collection[str]) -> None:
     """Rejects `store: true`, fields that exclude each other, and fields that need another field which
-    is missing."""
+    is missing. `fields` contains the names of the fields in the request."""
+    if _CHECKED_FIELDS.isdisjoint(fields):
+        return
     if body.store:
         raise InvalidRequest(
             "The gateway does not store completions: store must be false.", param="store"

@@ -64,11 +64,16 @@ async def decode_body(
             raise InvalidRequest("This operation takes no body.")
         return None
     # A long body is searched in the thread only, because the search would block the event loop.
-    if len(body) > _SMALL_BYTES or (
-        (elements := len((structure := _outside_strings(body)).translate(None, _NO_ELEMENT_START)))
-        > _FEW_ELEMENTS
-    ):
+    if len(body) > _SMALL_BYTES:
         request.is_large = True
+    else:
+        # The body without its strings. If it has too many strings, some of them remain, so that
+        # brackets, commas and colons in them are counted too.
+        structure = b"".join(_split_at_quotes(body, _QUOTES_MAX)[::2])
+        elements = len(structure.translate(None, _NO_ELEMENT_START))
+        if elements > _FEW_ELEMENTS:
+            request.is_large = True
+    if request.is_large:
         share.grow_to(await run_in_thread(owner, _checked_memory_of, body, elements_max))
         decoded = await run_in_thread(owner, _decode_bounded, body, decoder, request)
     else:
@@ -157,12 +162,6 @@ def _split_at_quotes(text: bytes, quotes_max: int = -1) -> list[bytes]:
     if text.find(b"\\") >= 0:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     return text.split(b'"', quotes_max)
-
-
-def _outside_strings(body: bytes) -> bytes:
-    """Returns the body without its JSON strings. If it has too many strings, some of them remain, so that
-    brackets, commas and colons in them are counted too."""
-    return b"".join(_split_at_quotes(body, _QUOTES_MAX)[::2])
 
 
 def _structure(body: bytes) -> Iterator[bytes]:

@@ -100,7 +100,9 @@ class Admission:
         written even if the task of the call is cancelled."""
         hold = tab.hold
         assert hold is not None
-        pricing = tab.prices.get(tab.backend or "", hold.pricing)
+        pricing = hold.pricing
+        if tab.prices:
+            pricing = tab.prices.get(tab.backend or "", pricing)
         cost = cost_of(pricing, usage, hold.bounds.images)
         if hold.verdicts_max:
             cost["verdict"] = _set_verdict_price(tab, hold)
