@@ -6,13 +6,15 @@ import os
 import signal
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 import uvloop
 
-from bench.gateway import tollkeeper
+from bench.gateway import Running, tollkeeper
 from bench.machine import describe_machine, exit_on_signal
 from bench.stress.programme import Programme
 from bench.stress.verdicts import rows
@@ -32,19 +34,10 @@ def main() -> None:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, exit_on_signal)
     machine, started = describe_machine(), time.monotonic()
-    with (
-        tempfile.TemporaryDirectory(prefix="tkl-") as made,
-        tempfile.TemporaryDirectory(prefix="tkl-") as made_another,
-        serving_upstream("bench.stress.faulty_upstream") as upstream,
-    ):
-        start, start_another = (
-            partial(
-                tollkeeper, _open_folder(path), upstream, tenants=count, workers=options.workers
-            )
-            for path, count in ((made, _ORGANIZATIONS), (made_another, _FLOODED_ORGANIZATIONS))
-        )
-        with start() as gateway:
-            programme = Programme(gateway, start_another)
+    with serving_upstream("bench.stress.faulty_upstream") as upstream:
+        start = partial(_gateway, upstream, options.workers)
+        with start(_ORGANIZATIONS) as gateway:
+            programme = Programme(gateway, partial(start, _FLOODED_ORGANIZATIONS))
             uvloop.run(programme.run(options.rounds))
     table = rows(programme)
     machine = f"{machine} and after it {os.getloadavg()[0]:.1f}"
@@ -60,11 +53,15 @@ def main() -> None:
     _RESULT.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
 
 
-def _open_folder(path: str) -> Path:
-    folder = Path(path)
-    # If this runs as root, the account that runs PostgreSQL must be able to enter the folder.
-    folder.chmod(0o711)
-    return folder
+@contextmanager
+def _gateway(upstream_port: int, workers: int, tenants: int) -> Iterator[Running]:
+    """Starts a gateway with a new database."""
+    with tempfile.TemporaryDirectory(prefix="tkl-") as made:
+        folder = Path(made)
+        # If this runs as root, the account that runs PostgreSQL must be able to enter the folder.
+        folder.chmod(0o711)
+        with tollkeeper(folder, upstream_port, tenants=tenants, workers=workers) as running:
+            yield running
 
 
 if __name__ == "__main__":
