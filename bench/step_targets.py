@@ -21,7 +21,7 @@ TARGETS = {
     HTTP: 764,
     APPLICATION: 449,
     REQUEST: 417,
-    PRICE: 493,
+    PRICE: 498,
     LEDGER: 178,
     SCRIPT: 432,
     BACKEND: 745,

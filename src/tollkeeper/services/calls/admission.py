@@ -100,9 +100,7 @@ class Admission:
         written even if the task of the call is cancelled."""
         hold = tab.hold
         assert hold is not None
-        pricing = hold.pricing
-        if tab.prices:
-            pricing = tab.prices.get(tab.backend or "", pricing)
+        pricing = tab.prices.get(tab.backend or "", hold.pricing)
         cost = cost_of(pricing, usage, hold.bounds.images)
         if hold.verdicts_max:
             cost["verdict"] = _set_verdict_price(tab, hold)
