@@ -9,12 +9,11 @@ time, with all properties.
 A place is the path of a value in the request, such as `messages[0].content`. Error messages name the place.
 """
 
-from collections.abc import Sequence
 from itertools import count, repeat
+from operator import attrgetter
 from typing import Any
 
 import msgspec
-from msgspec.structs import astuple
 
 from tollkeeper.api.wire import chat as wire
 from tollkeeper.domain.errors import InvalidRequest
@@ -69,30 +68,30 @@ class _LooseMessage(msgspec.Struct):
     content: str | list[FreeObject] | None = None
 
 
-# The values of all fields after role and content in a message that has only these two.
-_NO_FURTHER_FIELDS = astuple(wire.ChatMessage(role="user"))[2:]
+_role, _content = attrgetter("role"), attrgetter("content")
 _PLACE = "messages[{}]".format
+# The places of the first messages, because formatting a place takes longer.
+_PLACES = tuple(map(_PLACE, range(64)))
 _NO_NAMES = repeat(None)
 _TEXT_ONLY = frozenset({str})
 _loose_decoder = msgspec.json.Decoder(list[_LooseMessage])
 
 
 def read_turns(
-    messages: Sequence[wire.ChatMessage], raw_messages: msgspec.Raw
+    messages: list[wire.ChatMessage], raw_messages: msgspec.Raw
 ) -> tuple[tuple[Turn, ...], tuple[str, ...] | None]:
     """Returns the turns and their texts. If a message has more than a role and a text, returns None
     instead of the texts. The messages may then need corrections before a backend gets them."""
-    # The first two fields of a message are its role and content. Most messages lack the others.
-    roles, contents, *others = zip(*map(astuple, messages), strict=True)
-    places = map(_PLACE, count())
+    roles, contents = tuple(map(_role, messages)), tuple(map(_content, messages))
+    places = _PLACES if len(messages) <= len(_PLACES) else map(_PLACE, count())
     if (
         # In most requests, all messages have only a role and a text. This case is faster, because its
         # loops run in C.
         _PLAIN_ROLES.issuperset(roles)
         and _TEXT_ONLY.issuperset(map(type, contents))
-        and others == [*zip(*repeat(_NO_FURTHER_FIELDS, len(messages)), strict=True)]
+        and messages == [*map(wire.ChatMessage, roles, contents)]
     ):
-        texts = zip(map(Text, contents), strict=True)
+        texts = zip(map(Text, contents))  # tuples of one text each
         typed_roles = map(_ROLES.__getitem__, roles)
         return tuple(map(Turn, typed_roles, texts, _NO_NAMES, places)), contents
     loose: list[_LooseMessage] | None = None
