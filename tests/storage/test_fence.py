@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -13,7 +14,7 @@ from tests.support.postgres_server import PostgresServer
 from tests.support.program import Program, write_config
 from tollkeeper.domain.errors import StateConflict, Unavailable
 from tollkeeper.storage.database import Database
-from tollkeeper.storage.fence import Fence, Rank, ServerFenced
+from tollkeeper.storage.fence import Fence, FencedConnection, Rank, ServerFenced
 from tollkeeper.storage.migrations import migrate
 
 pytestmark = pytest.mark.slow
@@ -138,6 +139,31 @@ async def test_connections_to_an_old_server_are_closed(servers: Servers) -> None
             assert await (await connection.execute(where)).fetchone() == (servers.new.port,)
     finally:
         await database.close()
+
+
+async def test_a_connection_that_is_closed_while_the_pool_opens_it_is_not_used(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(servers.conninfo(), pool_size=4, pool_timeout_s=5, statement_timeout_s=5)
+    execute, closed = FencedConnection.execute, []
+
+    async def execute_and_close(connection: FencedConnection, query: Any, *options: Any) -> Any:
+        cursor = await execute(connection, query, *options)
+        if query == database._session_settings and not closed:
+            # The pool's last statement was answered, but the pool does not have the connection yet.
+            closed.append(connection)
+            connection.hang_up()
+        return cursor
+
+    monkeypatch.setattr(FencedConnection, "execute", execute_and_close)
+    await database.open()
+    try:
+        for _ in range(3):
+            async with database.reading() as connection:
+                await connection.execute("SELECT 1")
+    finally:
+        await database.close()
+    assert closed
 
 
 async def test_two_servers_of_the_same_timeline_are_both_refused(servers: Servers) -> None:

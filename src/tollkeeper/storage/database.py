@@ -261,6 +261,10 @@ class Database:
         # may return numeric[]: the driver rejects elements with more than 20 characters.
         connection.adapters.register_loader("numeric", IntLoader)
         await connection.execute(self._session_settings)
+        if connection.has_hung_up:
+            # The fence has closed the connection, but the answer had already arrived. The check of
+            # all connections, which follows, does not find this one, because the pool does not have it.
+            raise pg.OperationalError("the connection was closed while the pool was opening it")
 
     def _translated(self, error: Exception) -> Exception:
         """Translates an error of the driver or the pool into one of the gateway's errors. Returns

@@ -47,6 +47,7 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
     prefers_index_lookups: bool = False
     # The time until which the ledger may retain the connection between its transactions.
     kept_until: float = 0.0
+    has_hung_up: bool = False
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -77,6 +78,7 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
 
     def hang_up(self) -> None:
         """Closes the connection at once, even during a statement."""
+        self.has_hung_up = True
         with (
             contextlib.suppress(OSError, psycopg.Error),
             socket.socket(fileno=os.dup(self.pgconn.socket)) as shared,
