@@ -128,7 +128,7 @@ class App:
             if endpoint.query is not NoneType:
                 context.query = incoming.decode_query(exchange.head.query, endpoint.query)
             result = await endpoint.handle(self._services, request)
-            if isinstance(result, Streamed):
+            if type(result) is Streamed:
                 with self._keep_alive.watching(request.open_stream(result.answer)) as stream:
                     await result.answer.run(stream)
             else:

@@ -116,7 +116,8 @@ def measure_text(text: str) -> tuple[int, int]:
         if weights.find(_DIGIT) >= 0:
             weight -= weights.count(_DIGIT, 1)
             weight += _SPACE_BEFORE_DIGIT_WEIGHT * weights.count(_SPACE_AND_DIGIT)
-        if piece.find(b"  ") >= 0:
+        # If a text has single spaces, `rfind` is faster than `find`.
+        if piece.rfind(b"  ") >= 0:
             # Counts the ends of runs. If a slice ends inside a run, the part of the run before that
             # end counts as a run too.
             spaces = piece.translate(_SPACES)

@@ -4,13 +4,14 @@ A face (a protocol towards clients) decodes a request into a `Call` and encodes 
 answer. A backend encodes the call in the protocol of its server and decodes the answer into events.
 Metering and policies read the events, so they are independent of protocols. The garbage collector
 does not track the event structs (`gc=False`), because a stream creates an event for every piece of
-text.
+text. They are final, because code that handles every event compares the event's type, which is
+faster than `isinstance`.
 """
 
 from collections.abc import Sequence
 from enum import StrEnum
 from operator import attrgetter
-from typing import TypeAlias
+from typing import TypeAlias, final
 
 import msgspec
 
@@ -141,6 +142,7 @@ class Annotation(msgspec.Struct, frozen=True, gc=False):
     end_index: int
 
 
+@final
 class Opened(msgspec.Struct, frozen=True, gc=False):
     """Reports that the backend has begun to answer. Each answer starts with exactly one
     `Opened`."""
@@ -150,6 +152,7 @@ class Opened(msgspec.Struct, frozen=True, gc=False):
     prompt_logprobs: msgspec.Raw | None = None
 
 
+@final
 class Delta(msgspec.Struct, frozen=True, gc=False):
     """Adds a piece to one choice (completion). An answer that is not streamed has one delta per
     choice."""
@@ -182,6 +185,7 @@ other_fields = attrgetter(
 )
 
 
+@final
 class UsageReport(msgspec.Struct, frozen=True, gc=False):
     """Contains one usage report of the backend; an answer may have several. If a count in the
     report is impossible, `usage` is None and `impossible` contains the report unchanged."""

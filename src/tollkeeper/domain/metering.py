@@ -83,7 +83,7 @@ class Meter(msgspec.Struct):
         """Counts the content of these events, and stores the last finish reason, the service tier and
         the usage reports."""
         for event in batch:
-            if isinstance(event, Delta):
+            if type(event) is Delta:
                 self.has_begun = True
                 if event.finish is not None:
                     self.finish = event.finish
@@ -91,7 +91,7 @@ class Meter(msgspec.Struct):
                     self.count_text(event.text)
                 if any(other_fields(event)):
                     self._count_other_fields(event)
-            elif isinstance(event, UsageReport):
+            elif type(event) is UsageReport:
                 if event.usage is None:
                     self.impossible_report = event.impossible
                 else:
@@ -278,10 +278,12 @@ def read_usage(call: Call, report: ReportedUsage) -> Usage | None:
     prompt, completion = report.prompt_tokens, report.completion_tokens
     if prompt is None or completion is None:
         return None
+    if report.total_tokens is not None and report.total_tokens - prompt > completion:
+        # The rest of the total is output.
+        completion = report.total_tokens - prompt
     return Usage(
         prompt,
-        # If the total is greater than the sum of both counts, the rest is output.
-        max(completion, (report.total_tokens or 0) - prompt),
+        completion,
         service_tier=report.service_tier,
         prompt_details=report.prompt_details,
         completion_details=report.completion_details,

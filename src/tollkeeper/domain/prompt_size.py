@@ -88,8 +88,9 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
         total = counted
         if total is None:
             total = self.text_tokens + bounds.template + (bounds.tools if self.has_tools else 0)
+        context = model.context_length
         if self.is_text_only:
-            return min(total, model.context_length)
+            return total if total < context else context
         media = (
             (self.images, bounds.image),
             (self.files, bounds.file),
@@ -100,9 +101,9 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
         )
         for count, tokens in media:
             if count and tokens is None:
-                return model.context_length
+                return context
             total += count * (tokens or 0)
-        return min(total, model.context_length)
+        return min(total, context)
 
     def hold_bound(self, model: Model, counted: int | None = None) -> int:
         """Returns an upper limit of the prompt tokens that an answer is charged for. If the model

@@ -103,7 +103,7 @@ class ChatAssembly(msgspec.Struct):
 
     async def take(self, batch: Batch) -> None:
         for event in batch:
-            if isinstance(event, Delta):
+            if type(event) is Delta:
                 choice = self._choices[event.choice]
                 if event.text is not None:
                     choice.texts.append(event.text)
@@ -111,7 +111,7 @@ class ChatAssembly(msgspec.Struct):
                     choice.finish = event.finish
                 if any(other_fields(event)):
                     self._add_other_fields(choice, event)
-            elif isinstance(event, Opened):
+            elif type(event) is Opened:
                 self._opened = event
 
     def held_back(self) -> None:
