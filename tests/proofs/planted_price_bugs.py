@@ -62,8 +62,8 @@ PRICE_BUGS = {
         also=(
             (
                 "metering:read_usage",
-                "max(completion, (report.total_tokens or 0) - prompt)",
-                "completion",
+                "completion = report.total_tokens - prompt",
+                "pass",
             ),
         ),
     ),
