@@ -19,13 +19,13 @@ LIBRARIES: Final = "libraries"
 
 TARGETS = {
     HTTP: 764,
-    APPLICATION: 449,
+    APPLICATION: 453,
     REQUEST: 417,
-    PRICE: 498,
+    PRICE: 495,
     LEDGER: 178,
-    SCRIPT: 432,
-    BACKEND: 745,
-    ANSWER: 195,
+    SCRIPT: 433,
+    BACKEND: 751,
+    ANSWER: 200,
     ENDED: 145,
     LIBRARIES: 0,
 }
