@@ -145,7 +145,8 @@ async def test_a_connection_that_is_closed_while_the_pool_opens_it_is_not_used(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = Database(servers.conninfo(), pool_size=4, pool_timeout_s=5, statement_timeout_s=5)
-    execute, closed = FencedConnection.execute, []
+    execute = FencedConnection.execute
+    closed: list[FencedConnection] = []
 
     async def execute_and_close(connection: FencedConnection, query: Any, *options: Any) -> Any:
         cursor = await execute(connection, query, *options)
