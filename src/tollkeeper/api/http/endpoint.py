@@ -4,7 +4,7 @@ returns."""
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from types import NoneType
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, final
 
 import msgspec
 
@@ -117,6 +117,7 @@ class StreamedResponse(Protocol):
         ...
 
 
+@final
 class Streamed(msgspec.Struct, frozen=True):
     """Contains a handler's result if the answer is a stream. The application runs `answer`, which
     writes the stream."""
