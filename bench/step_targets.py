@@ -21,7 +21,7 @@ TARGETS = {
     HTTP: 764,
     APPLICATION: 453,
     REQUEST: 417,
-    PRICE: 495,
+    PRICE: 500,
     LEDGER: 178,
     SCRIPT: 433,
     BACKEND: 751,

@@ -29,22 +29,13 @@ _LONG_NON_ASCII_TEXT = 8 << 10
 
 
 async def measure(call: Call) -> PromptSize:
-    """Returns the size of the prompt."""
-    return _measure_at_once(call) or await _measure_in_thread(call)
-
-
-def _measure_at_once(call: Call) -> PromptSize | None:
-    """Returns the size of the prompt, or None if measuring it would block the event loop."""
+    """Returns the size of the prompt. Measures long text in a thread."""
+    prompt, bounds = call.prompt, call.model.token_bounds
     if not call.is_large:
-        text = prompt_text(call.prompt)
+        text = prompt_text(prompt)
         if len(text) <= _LONG_NON_ASCII_TEXT or (len(text) <= _LONG_ASCII_TEXT and text.isascii()):
-            return measure_prompt(call.prompt, call.model.token_bounds, text)
-    return None
-
-
-async def _measure_in_thread(call: Call) -> PromptSize:
-    owner, bounds = call.organization_id.int, call.model.token_bounds
-    return await run_in_thread(owner, measure_prompt, call.prompt, bounds)
+            return measure_prompt(prompt, bounds, text)
+    return await run_in_thread(call.organization_id.int, measure_prompt, prompt, bounds)
 
 
 class Admission:
@@ -60,8 +51,7 @@ class Admission:
         actual usage. The hold is committed when this method returns. If the ledger refuses the
         hold, raises an error with the reason, and remembers a refusal because of the rate."""
         call, plan = tab.call, tab.plan
-        # Does the same as `measure`, but creates a coroutine only for a long text.
-        size = _measure_at_once(call) or await _measure_in_thread(call)
+        size = await measure(call)
         prices = plan.fixed_prices or plan.prices_at(self._clock())
         if (
             size.is_text_only
