@@ -73,10 +73,8 @@ _PLAIN_FIELDS = frozenset(
     }
 )
 _FURTHER_FIELDS = frozenset(wire.ChatRequest.__struct_fields__) - _PLAIN_FIELDS
-_UNWRITTEN_FIELDS = frozenset(wire.ChatRequest.__struct_fields__) - _WRITTEN_FIELDS
-_REMOVED_FIELDS = _PLAIN_FIELDS - _WRITTEN_FIELDS
 # If a request has only these fields and its messages are only texts, its prompt has only turns and caching.
-_FIELDS_OF_TEXTS = _REMOVED_FIELDS | {"messages"}
+_FIELDS_OF_TEXTS = (_PLAIN_FIELDS - _WRITTEN_FIELDS) | {"messages"}
 # Each combination that `check_combinations` rejects contains one of these fields.
 _CHECKED_FIELDS = frozenset(
     {
@@ -133,24 +131,21 @@ def hides_reasoning(body: wire.ChatRequest) -> bool:
 
 def read_prompt(
     body: wire.ChatRequest,
-    written: dict[str, msgspec.Raw],
+    fields: dict[str, msgspec.Raw],
     model: Model,
     caching: CachingWish,
 ) -> Prompt:
     """Reads the prompt of a chat request. Omits some values that have no effect on `model`, for
-    example the reasoning effort `none` if the model cannot reason. `written` contains the undecoded fields of
+    example the reasoning effort `none` if the model cannot reason. `fields` contains the undecoded fields of
     the body."""
-    turns, texts = read_turns(body.messages, written["messages"])
-    if texts is not None and _FIELDS_OF_TEXTS.issuperset(written):
+    turns, texts = read_turns(body.messages, fields["messages"])
+    if texts is not None and _FIELDS_OF_TEXTS.issuperset(fields):
         # The prompt consists only of texts, so its other fields have their defaults.
-        written = {"messages": written["messages"]}
+        written = {"messages": fields["messages"]}
         return Prompt(turns=turns, texts=texts, caching=caching, written=written)
     # The value null has no effect.
-    written = {
-        name: value
-        for name, value in written.items()
-        if name not in _REMOVED_FIELDS and value != _NULL
-    }
+    fields = {name: value for name, value in fields.items() if value != _NULL}
+    written = {name: value for name, value in fields.items() if name in _WRITTEN_FIELDS}
     if texts is None:
         written["messages"] = _corrected(written["messages"], body.messages)
     prompt = Prompt(
@@ -161,9 +156,9 @@ def read_prompt(
         identity=Identity(*_identity_fields(body)),
         written=written,
     )
-    if _FURTHER_FIELDS.isdisjoint(written):
+    if _FURTHER_FIELDS.isdisjoint(fields):
         return prompt
-    tools, unsent = _tools(body), _UNWRITTEN_FIELDS | _ineffective_fields(body)
+    tools, ineffective = _tools(body), _ineffective_fields(body)
     return replace(
         prompt,
         tools=tools,
@@ -175,7 +170,7 @@ def read_prompt(
         logprobs=Logprobs("logprobs", body.top_logprobs) if body.logprobs else None,
         reasoning=_reasoning(body, model),
         options=tuple(_options(body, model)),
-        written={name: value for name, value in written.items() if name not in unsent},
+        written={name: value for name, value in written.items() if name not in ineffective},
     )
 
 
