@@ -151,23 +151,23 @@ def _count_calls_with_labels(labels: _Labels, calls: RecordColumns) -> None:
     _FIRST_BYTE.observe((model, backend), *_seconds(calls["first_piece_us"]))
     _UPSTREAM.observe((model, backend), *_seconds(calls["upstream_us"]))
     _OVERHEAD.observe((operation,), *_seconds(calls["overhead_us"]))
-    used = _known(calls["prompt_tokens"])
+    used = _without_none(calls["prompt_tokens"])
     if used:
         for kind, field in _KINDS_OF_TOKENS.items():
-            _TOKENS.add((model, kind), sum(_known(calls[field])))
+            _TOKENS.add((model, kind), sum(_without_none(calls[field])))
     # A call without usage can have a cost, because policy verdicts have a price.
-    cost = sum(_known(calls["cost_picousd"]))
+    cost = sum(_without_none(calls["cost_picousd"]))
     if used or cost:
         _COST.add((model,), cost / PICOUSD_PER_USD)
 
 
-def _known(values: Sequence[Any]) -> Sequence[int]:
+def _without_none(values: Sequence[Any]) -> Sequence[int]:
     """Returns the values without None. Usually none of them is None."""
     return values if None not in values else [value for value in values if value is not None]
 
 
 def _seconds(durations_us: Sequence[int | None]) -> Iterator[float]:
-    return map(truediv, _known(durations_us), repeat(_US_PER_S))
+    return map(truediv, _without_none(durations_us), repeat(_US_PER_S))
 
 
 def count_impossible_usage(backend: str) -> None:
