@@ -1,16 +1,20 @@
 """Tests the connections that the ledger keeps between its transactions."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import select
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
 
 import psycopg
 import pytest
+from psycopg.pq import TransactionStatus
 
 from tests.support.backend_calls import until
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.storage import database as database_module
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.round_trips import Statement
+from tollkeeper.storage.watched_connection import WatchedConnection
 
 _WHO = Statement("test_who", "SELECT pg_backend_pid()")
 _SETTINGS = Statement(
@@ -105,6 +109,34 @@ async def test_dead_connections_are_not_kept(database: Database, conninfo: str) 
     await until(lambda: not len(database._kept))
     assert await _backend(database) not in backends
     assert await _backend(database) not in backends
+
+
+async def test_a_connection_that_was_closed_before_its_answer_was_read_is_discarded(
+    database: Database,
+) -> None:
+    """After a pause of the process, for example on a suspended machine, the time limit of a statement
+    has passed and its answer has arrived."""
+    await _backend(database)
+    async with database.round_trips() as trips:
+        await _read_after_hanging_up(trips.connection, trips.run(_WHO.bind()))
+    async with database.reading() as connection:
+        assert isinstance(connection, WatchedConnection)
+        await _read_after_hanging_up(connection, connection.execute(_WHO.sql))
+    for _ in range(6):
+        await _backend(database)
+        async with database.reading() as connection:
+            await connection.execute(_WHO.sql)
+
+
+async def _read_after_hanging_up(
+    connection: WatchedConnection, statement: Coroutine[Any, Any, object]
+) -> None:
+    reading = asyncio.create_task(statement)
+    while connection.pgconn.transaction_status != TransactionStatus.ACTIVE:  # noqa: ASYNC110 - no event
+        await asyncio.sleep(0)
+    select.select([connection.pgconn.socket], [], [], 20)
+    connection.hang_up()
+    await reading
 
 
 async def test_a_closed_database_keeps_nothing(conninfo: str) -> None:

@@ -198,7 +198,7 @@ class Database:
                     yield connection
                 self.reachability.answered()
             finally:
-                await self._pool.putconn(connection)
+                await _return(self._pool, connection)
         except Exception as exc:
             if (translated := self._translated(exc)) is exc:
                 raise
@@ -291,6 +291,17 @@ class Database:
         await self._pool.check()
 
 
+async def _return(
+    pool: AsyncConnectionPool[WatchedConnection], connection: WatchedConnection
+) -> None:
+    """Returns a connection to the pool, which replaces it if it is closed. The gateway may have closed
+    a connection whose last answer had already arrived: its last reader succeeded, and only its next
+    user would notice."""
+    if connection.has_hung_up:
+        await connection.close()
+    await pool.putconn(connection)
+
+
 class KeptConnections:
     """Retains a few connections between transactions, instead of returning them to the pool. The
     ledger writes one batch after the other. In a busy process, taking a connection from the pool
@@ -323,7 +334,7 @@ class KeptConnections:
                 await connection.execute(PREFER_INDEX_LOOKUPS)
                 connection.prefers_index_lookups = True
         except BaseException:
-            await self._pool.putconn(connection)
+            await _return(self._pool, connection)
             raise
         connection.kept_until = asyncio.get_running_loop().time() + _KEPT_S_MAX
         return connection
@@ -333,17 +344,18 @@ class KeptConnections:
         to the pool."""
         if (
             connection.pgconn.transaction_status == _IDLE
+            and not connection.has_hung_up
             and asyncio.get_running_loop().time() < connection.kept_until
             and len(self._idle) < self._kept_max
         ):
             self._idle.append(connection)
         else:
-            await self._pool.putconn(connection)
+            await _return(self._pool, connection)
 
     async def release(self) -> None:
         """Returns all idle connections to the pool."""
         while self._idle:
-            await self._pool.putconn(self._idle.pop())
+            await _return(self._pool, self._idle.pop())
 
     async def close(self) -> None:
         """Returns all idle connections to the pool, and retains no connection from now on."""
@@ -407,7 +419,7 @@ def operator_reason(error: BaseException) -> str:
         if isinstance(cause, DatabaseUnreachable):
             return cause.detail
         if isinstance(cause, _SERVER_FAULTS):
-            return cause.diag.message_primary or driver_reason(cause)
+            return driver_reason(cause)
         cause = cause.__cause__
     return str(error)
 
