@@ -57,8 +57,9 @@ def _refusal(
     if left < 0 or left < request.hold_picousd:
         return Refusal.CREDIT
     if bound is not None:
-        running = state.overage_in_flight_picousd if state.spend.held_picousd > 0 else 0
-        worst = running + sum(one.overage_max_picousd for one in (*admitted, request))
+        worst = state.overage_in_flight_picousd + sum(
+            one.overage_max_picousd for one in (*admitted, request)
+        )
         if left - request.hold_picousd - worst < -bound:
             return Refusal.OVERAGE_IN_FLIGHT
     if _over(state.cap, state.spend, taken + request.hold_picousd, month):

@@ -115,10 +115,10 @@ def test_overage_in_flight_of_earlier_batches_counts() -> None:
     running = replace(ACCOUNT, spend=Spend(held_picousd=5), overage_in_flight_picousd=60)
     assert refusals_of(running, risky(10, 37)) == [None]
     assert refusals_of(running, risky(10, 38)) == [Refusal.OVERAGE_IN_FLIGHT]
-    # Without an open hold, no call is in flight, so the stored overage in flight is ignored.
-    idle = replace(running, spend=Spend())
-    after, [decision] = decide(idle, [risky(10, 97)], now_us=NOW_US, month=0)
-    assert (decision.refusal, after.overage_in_flight_picousd) == (None, 97)
+    # Calls with a hold of zero are in flight too.
+    free = replace(running, spend=Spend())
+    assert refusals_of(free, risky(10, 37)) == [None]
+    assert refusals_of(free, risky(10, 38)) == [Refusal.OVERAGE_IN_FLIGHT]
 
 
 @each(("overage_max", "retry_after_s"), [(102, 1), (103, None)])

@@ -3,10 +3,9 @@
 import secrets
 from uuid import UUID, uuid4
 
-import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
 
+from tests.support.databases import database_at
 from tests.support.large_books import fill_books
 from tests.support.ledger import (
     Process,
@@ -29,12 +28,7 @@ _BEFORE_MONTHS = "0007"
 @pytest.fixture
 def old_schema(shared_conninfo: str) -> str:
     """Creates a database with the last schema that had no ledger months."""
-    name = f"before_months_{secrets.token_hex(4)}"
-    with psycopg.connect(shared_conninfo, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
-    conninfo = make_conninfo(shared_conninfo, dbname=name)
-    migrate(conninfo, until=_BEFORE_MONTHS)
-    return conninfo
+    return database_at(shared_conninfo, f"before_months_{secrets.token_hex(4)}", _BEFORE_MONTHS)
 
 
 async def _hold_of_before(process: Process, organization: UUID, project: UUID, key: UUID) -> UUID:

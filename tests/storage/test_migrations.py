@@ -7,11 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import util
 from pathlib import Path
 from shutil import copytree, ignore_patterns
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from uuid import uuid4
 
 import psycopg
 import pytest
+from sqlalchemy import Engine
 
 from tests.support.databases import own_database
 from tests.support.releases import Migration
@@ -170,6 +171,31 @@ def test_nobody_waits_behind_a_migration_that_waits(database: str, later: Later)
                 time.sleep(0.1)
             assert not migrating.done()
         assert migrating.result(60) == "9001"
+
+
+def test_a_slow_index_build_leaves_all_attempts_for_the_lock(
+    database: str, later: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction locks the table until the first attempt has failed. The time that the index build
+    takes does not count."""
+    build = migrations._build_indexes
+    passed_s = 0.0
+
+    with psycopg.connect(database) as keeping:
+
+        def build_slowly(engine: Engine, module: ModuleType) -> None:
+            nonlocal passed_s
+            build(engine, module)
+            passed_s += 2 * migrations._LOCK_ATTEMPTS_S
+            keeping.execute("SELECT count(*) FROM accounts")
+
+        monkeypatch.setattr(migrations, "_build_indexes", build_slowly)
+        clock = SimpleNamespace(monotonic=lambda: passed_s, sleep=lambda _: keeping.rollback())
+        monkeypatch.setattr(migrations, "time", clock)
+        index = {"grants_by_time": "ON grants (granted_at)"}
+        column = "ALTER TABLE accounts ADD COLUMN zone text"
+        later(Migration("9001", _FLOOR, column, concurrent_indexes=index))
+        assert migrate(database) == "9001"
 
 
 def test_two_runs_with_an_index_that_is_built_beside(database: str, later: Later) -> None:

@@ -12,14 +12,10 @@ from structlog.testing import capture_logs
 from tests.support.data_folders import data_folder
 from tollkeeper.domain.errors import StateConflict, Unavailable
 from tollkeeper.embedded.postgres import EmbeddedPostgres
+from tollkeeper.storage.compatibility import read_schema_state
 from tollkeeper.storage.fence import find_newest_server
 from tollkeeper.storage.migrations import migrate
-from tollkeeper.storage.schema import (
-    check_database,
-    code_revision,
-    database_revision,
-    find_outdated,
-)
+from tollkeeper.storage.schema import check_database, code_revision, find_outdated
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +45,7 @@ def test_empty_database_is_refused_until_migrated(empty_database: str) -> None:
     migrate(empty_database)
     check_database(empty_database)
     with psycopg.connect(empty_database) as connection:
-        assert database_revision(connection) == code_revision()
+        assert read_schema_state(connection).revision == code_revision()
 
 
 def test_a_database_without_a_schema_is_only_refused_once(empty_database: str) -> None:

@@ -27,6 +27,16 @@ def own_database(conninfo: str, name: str) -> str:
     return make_conninfo(conninfo, dbname=name)
 
 
+def database_at(conninfo: str, name: str, revision: str) -> str:
+    """Creates a database with the schema of an earlier revision on the same server, and returns its
+    connection string."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    created = make_conninfo(conninfo, dbname=name)
+    migrate(created, until=revision)
+    return created
+
+
 def _copy(connection: psycopg.Connection, database: str, name: str) -> None:
     names = sql.Identifier(name), sql.Identifier(database)
     connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*names))

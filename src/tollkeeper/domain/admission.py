@@ -76,7 +76,8 @@ class AccountState(msgspec.Struct, frozen=True):
     """Contains one organization's account with its projects and keys, as a transaction reads it."""
 
     available_picousd: int
-    # The sum of all overage so far. Only overage can make `available_picousd` negative.
+    # The sum of all overage so far. Only overage, refunds and disputes can make `available_picousd`
+    # negative.
     overage_picousd: int
     spend: Spend
     cap: Cap | None
@@ -261,10 +262,7 @@ class AccountBatch(Generic[R]):
             self.period_caps = {**on_day(state.period_caps, self._spending_day)}
         self._available = state.available_picousd
         self._overage_bound = state.overage_bound_picousd
-        # An account without held amounts has no calls in flight. The stored value may still be
-        # positive, because older versions of the gateway do not know this column and never subtract
-        # from it.
-        self._overage_in_flight = state.overage_in_flight_picousd if self.spend.held_picousd else 0
+        self._overage_in_flight = state.overage_in_flight_picousd
         # The ids of projects and keys are integers, which hash faster than UUIDs.
         self._projects = {
             project_id.int: _BatchProject(project, self, now_us)

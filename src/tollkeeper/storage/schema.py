@@ -17,7 +17,7 @@ from tollkeeper.storage.sessions import (
     session_settings,
 )
 
-__all__ = ["check_database", "code_revision", "database_revision", "find_outdated"]
+__all__ = ["check_database", "code_revision", "find_outdated"]
 
 _STATEMENT_TIMEOUT_S = 5.0
 # Unless these settings are on, a crash may lose or corrupt acknowledged commits.
@@ -103,7 +103,3 @@ def find_outdated(conninfo: str) -> str | None:
     except psycopg.Error:
         return None
     return state.refusal if state.is_newer else None
-
-
-def database_revision(connection: psycopg.Connection) -> str | None:
-    return read_schema_state(connection).revision

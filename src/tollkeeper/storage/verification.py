@@ -118,12 +118,11 @@ _BALANCES: LiteralString = with_balances(
     )
     SELECT k.organization_id::text, format('kept %%s, recomputed %%s', k, r)
     FROM kept k JOIN recomputed r USING (organization_id)
-    WHERE (k.granted, k.available, k.held, k.unsettled, k.settled, k.overage, k.refunded)
+    WHERE (k.granted, k.available, k.held, k.unsettled, k.settled, k.overage, k.overage_in_flight,
+           k.refunded)
        IS DISTINCT FROM
-          (r.granted, r.available, r.held, r.unsettled, r.settled, r.overage, r.refunded)
-       -- The stored amount may be too high, because versions of the gateway that do not know this
-       -- column do not subtract from it when a call ends.
-       OR k.overage_in_flight < r.overage_in_flight
+          (r.granted, r.available, r.held, r.unsettled, r.settled, r.overage, r.overage_in_flight,
+           r.refunded)
     """,
     unfolded_where=_IN_SLICE,
 )

@@ -15,10 +15,11 @@ USD = 10**12
 CREDIT = USD // 100
 CALLS = 200
 SEARCHES = 28
+PRICING = {"prompt": "0.0000001", "completion": "0.0000001", "web_search": "0.005"}
 MODEL_SETTINGS: dict[str, Any] = {
     "context_length": 131_072,
     "max_output_length": 8192,
-    "pricing": {"prompt": "0.0000001", "completion": "0.0000001", "web_search": "0.005"},
+    "pricing": PRICING,
 }
 # Usage of a model that searches the web although neither the client nor the settings ask for it.
 USAGE = {
@@ -47,14 +48,18 @@ class Crowd:
         return play
 
 
-@pytest.mark.parametrize("bound_usd", [10, 1])
+@pytest.mark.parametrize(
+    ("bound_usd", "pricing"),
+    [(10, PRICING), (1, PRICING), (1, {"web_search": PRICING["web_search"]})],
+    ids=["bound 10", "bound 1", "holds of zero"],
+)
 async def test_no_burst_ends_below_the_overage_bound(
-    data_dir: Path, conninfo: str, bound_usd: int
+    data_dir: Path, conninfo: str, bound_usd: int, pricing: dict[str, str]
 ) -> None:
     """Sends 200 calls of 14 cents each at once to two gateways, with a credit of one cent."""
     settings: dict[str, Any] = {
         "credit": 0,
-        "model": MODEL_SETTINGS,
+        "model": {**MODEL_SETTINGS, "pricing": pricing},
         "ledger": {"overage_bound_usd": str(bound_usd)},
     }
     async with (

@@ -101,10 +101,10 @@ def _current(connection: Connection) -> str:
 def _apply(
     engine: Engine, connection: Connection, revision: Revision, lease_s: float | None
 ) -> None:
-    deadline = time.monotonic() + _LOCK_ATTEMPTS_S
     directory = ScriptDirectory(str(_FOLDER))
     module = directory.get_revision(revision.number).module
     _build_indexes(engine, module)
+    deadline = time.monotonic() + _LOCK_ATTEMPTS_S
     while True:
         try:
             with connection.begin():
