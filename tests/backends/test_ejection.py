@@ -29,6 +29,7 @@ from tests.support.upstream import (
     sse,
     stream,
 )
+from tollkeeper.backends import event_reader
 from tollkeeper.domain.errors import (
     BackendFailed,
     DeadlineExceeded,
@@ -49,6 +50,27 @@ async def test_an_answer_that_is_too_large_does_not_eject() -> None:
     large = answer(completion("x" * 5000))
     async with pair(large, failures_to_eject=1, body_bytes_max=4096) as replicas:
         assert type((await replicas.call()).error) is BackendFailed
+        assert replicas.state == "healthy"
+
+
+async def test_a_record_that_is_too_large_does_not_eject() -> None:
+    large = chunk("a")
+    top = [{"token": f"token {rank}", "logprob": -9.5} for rank in range(25_000)]
+    large["choices"][0]["logprobs"] = {"content": [{"token": "a", "top_logprobs": top}]}
+    async with pair(stream([sse(large)]), failures_to_eject=1) as replicas:
+        failed = await replicas.call(streamed=True)
+        assert "a record is too large" in str(failed.error)
+        assert replicas.state == "healthy"
+
+
+async def test_images_that_are_too_large_do_not_eject(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_reader, "_IMAGE_CHARACTERS_MAX", 1000)
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'a' * 1000}"}}
+    large = chunk("a")
+    large["choices"][0]["delta"]["images"] = [image]
+    async with pair(stream([sse(large)]), failures_to_eject=1) as replicas:
+        failed = await replicas.call(streamed=True)
+        assert "its images are too large" in str(failed.error)
         assert replicas.state == "healthy"
 
 

@@ -29,11 +29,12 @@ from tests.support.upstream import (
     stream,
     unused_url,
 )
-from tollkeeper.backends.fan_out import FanOutBackend, merged_usage
+from tollkeeper.backends.fan_out import FanOutBackend, merged_report
 from tollkeeper.backends.port import EventCollector
 from tollkeeper.domain.errors import BackendFailed, DeadlineExceeded, ProviderRejected
 from tollkeeper.domain.inference import Opened, UsageReport
-from tollkeeper.domain.usage import NO_REPORT, ReportedUsage, Usage, added, normalised
+from tollkeeper.domain.metering import Meter
+from tollkeeper.domain.usage import ReportedUsage, Usage, added, normalised
 
 
 @asynccontextmanager
@@ -266,6 +267,23 @@ async def test_the_deadline_holds_for_all_parts_together() -> None:
         assert outcome.error.charged
 
 
+async def test_a_part_that_fails_with_its_last_piece_fails_the_call() -> None:
+    """The last stream has text and an error record in one network read, so its task ends at once."""
+    broken = sse(chunk("a")) + sse({"error": {"message": "overloaded", "code": 500}})
+
+    async def late(peer: Peer) -> None:
+        await asyncio.sleep(0.05)
+        await stream([broken])(peer)
+
+    async with (
+        Upstream(stream(), late) as upstream,
+        fanned_out(upstream.url) as backend,
+    ):
+        outcome = await make(backend, make_call(streamed=True, choices=2))
+        assert type(outcome.error) is BackendFailed
+        assert outcome.error.charged
+
+
 # Tests of usage reports.
 
 
@@ -280,7 +298,23 @@ async def test_one_part_without_a_sound_usage_spoils_the_sum(usage: Any) -> None
         assert outcome.usage is None
 
 
-def test_merged_usage() -> None:
+async def test_a_part_that_reports_no_output_is_counted() -> None:
+    """All parts send the same text, and one reports zero completion tokens."""
+    usage = {**USAGE, "completion_tokens": 0, "total_tokens": USAGE["prompt_tokens"]}
+    async with (
+        Upstream(answer(), answer(completion(usage=usage))) as upstream,
+        fanned_out(upstream.url) as backend,
+    ):
+        outcome = await make(backend, make_call(choices=2))
+        assert outcome.usage is not None
+        assert outcome.usage.estimated
+        silent, reported = sorted(outcome.usage.parts, key=lambda part: not part.estimated)
+        assert reported.completion_tokens == USAGE["completion_tokens"]
+        assert silent.completion_tokens > 0
+        assert silent.prompt_tokens == reported.prompt_tokens == USAGE["prompt_tokens"]
+
+
+def test_merged_report() -> None:
     """Each part contained the prompt, so the prompt is charged once for each part."""
 
     def report(prompt: int, completion: int, **fields: Any) -> ReportedUsage:
@@ -289,11 +323,16 @@ def test_merged_usage() -> None:
     first = report(10, 3, cached_tokens=8, prompt_details={"cached_tokens": 8}, cost_picousd=5)
     # The reasoning is not part of the completion tokens, as the total shows.
     second = report(10, 5, total_tokens=17, reasoning_tokens=2, cost_picousd=6)
-    call = make_call()
-    merged = merged_usage(call, [first, second])
+
+    def merged_of(*reports: ReportedUsage) -> ReportedUsage | None:
+        meters = [Meter(make_call(), 0) for _ in reports]
+        for meter, reported in zip(meters, reports, strict=True):
+            meter.count([UsageReport(reported)])
+        return merged_report(meters).usage
+
+    merged = merged_of(first, second)
     assert merged is not None
     expected = Usage(20, 10, 8, 2, prompt_details={"cached_tokens": 8}, parts=merged.parts or ())
     assert normalised(merged) == expected
     assert merged.cost_picousd == 11
-    assert merged_usage(call, [first, NO_REPORT]) is None
-    assert merged_usage(call, [first, ReportedUsage()]) is None
+    assert merged_of(first, ReportedUsage()) == ReportedUsage()

@@ -55,6 +55,18 @@ def test_the_service_tier_of_a_report_without_counts_is_kept() -> None:
     assert (charge.estimated, charge.service_tier) == (True, "flex")
 
 
+def test_a_service_tier_that_is_named_after_the_counts_changes_nothing_else() -> None:
+    """The total includes reasoning, which the count of the completion does not."""
+    counts = ReportedUsage(
+        prompt_tokens=7, completion_tokens=5, total_tokens=20, is_running_total=True
+    )
+    meter = Meter(make_call(streamed=True), 10)
+    meter.count([UsageReport(counts), UsageReport(ReportedUsage(service_tier="flex"))])
+    charge = meter.charge(broke_off=True)
+    assert (charge.completion_tokens, charge.service_tier) == (13, "flex")
+    assert charge.estimated
+
+
 @each("completion", [3, None], ids=["counted", "broken off"])
 @each(
     ("choices", "searches", "nonsense"),

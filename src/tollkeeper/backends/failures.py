@@ -1,5 +1,8 @@
 """Converts transport failures to domain errors, and decides whether a replica is at fault."""
 
+import asyncio
+
+from tollkeeper.backends.port import AnswerReceiver
 from tollkeeper.backends.transport.http1 import (
     AnswerTooLarge,
     ConnectFailed,
@@ -19,6 +22,17 @@ from tollkeeper.domain.errors import (
 def is_fault_of_replica(error: TollkeeperError | None) -> bool:
     """Tells whether an error counts as a failure of the replica that caused it."""
     return isinstance(error, BackendFailed) and not error.may_be_client_fault
+
+
+def may_send_again(error: TollkeeperError, receiver: AnswerReceiver, deadline: float) -> bool:
+    """Tells whether a call that failed with this error may be sent to another replica or backend: the
+    call cannot have run, and it need not end now."""
+    return (
+        receiver.replica is None
+        and receiver.ends_by is None
+        and not error.charged
+        and asyncio.get_running_loop().time() < deadline
+    )
 
 
 def domain_error(failure: HttpFailure, *, charged: bool) -> TollkeeperError:

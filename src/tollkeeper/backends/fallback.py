@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from tollkeeper.backends.failures import may_send_again
 from tollkeeper.backends.port import AnswerReceiver, Backend, BackendHealth
 from tollkeeper.domain.catalog import Model, Route
 from tollkeeper.domain.errors import (
@@ -39,22 +40,19 @@ class FallbackBackend:
 
     async def answer(self, call: Call, receiver: AnswerReceiver, *, deadline: float) -> None:
         """Sends the call to one backend after another until a backend answers."""
-        loop = asyncio.get_running_loop()
         last_error: TollkeeperError | None = None
         for route in attempt_order(self._routes, call.affinity):
             backend, call_of_route = self._backend_of(route), call_on(route, call)
             receiver.set_prompts_sent(backend.prompts_sent(call_of_route))
+            receiver.backend = route.model.backend
             try:
                 await backend.answer(call_of_route, receiver, deadline=deadline)
             except _RETRYABLE as error:
-                if receiver.replica is not None or error.charged or loop.time() >= deadline:
+                if not may_send_again(error, receiver, deadline):
                     raise
                 receiver.sent, last_error = False, error
             else:
                 return
-            finally:
-                if receiver.replica is not None:
-                    receiver.backend = route.model.backend
         assert last_error is not None, "a model has at least one route"
         raise last_error
 

@@ -10,7 +10,6 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-import msgspec
 from msgspec.structs import replace
 
 from tollkeeper.backends.port import (
@@ -20,10 +19,10 @@ from tollkeeper.backends.port import (
     BackendHealth,
     EventCollector,
 )
-from tollkeeper.domain.errors import TollkeeperError
-from tollkeeper.domain.inference import Batch, Call, Delta, Event, UsageReport
-from tollkeeper.domain.metering import read_usage
-from tollkeeper.domain.usage import NO_REPORT, ReportedUsage, merged
+from tollkeeper.domain.errors import BackendFailed, TollkeeperError
+from tollkeeper.domain.inference import Batch, Call, Delta, Event, Opened, UsageReport
+from tollkeeper.domain.metering import Meter
+from tollkeeper.domain.usage import ReportedUsage
 from tollkeeper.runtime.large_requests import LARGE_CALL_REQUESTS_MAX
 
 # The maximum number of batches of events that wait for the reader. While this many batches wait,
@@ -81,17 +80,16 @@ class _FanOutCall:
         self.receiver = receiver
         self._deadline = deadline
         self._tasks: list[asyncio.Task[None]] = []
+        self._tasks_ended = 0
         self.parts: list[_Part] = []
-        self._parts_ended = 0
         # The batches that the receiver has not received yet.
         self._waiting: deque[list[Event]] = deque()
         # Set when there is a new batch, or when a part ends. `run` waits for this event.
         self._changed = asyncio.Event()
         # Set when a batch leaves `_waiting`. If too many batches wait, the parts wait for this event.
         self._room = asyncio.Event()
-        self._reports = [NO_REPORT] * call.choices
-        # A usage report with an impossible count.
-        self._impossible_report: UsageReport | None = None
+        part_call = replace(call, choices=1)
+        self._meters = [Meter(part_call, prompt_tokens=0) for _ in range(call.choices)]
         self._opened = False
         # Whether any part has produced output. If so, the call may have been charged.
         self._produced = False
@@ -110,8 +108,13 @@ class _FanOutCall:
         try:
             while batch := await self._next_batch():
                 await receiver.take(batch)
-            usage = merged_usage(call, self._reports) or ReportedUsage()
-            await receiver.take([self._impossible_report or UsageReport(usage)])
+            sent = [self._meters[part.number] for part in self.parts if part.sent]
+            if sent:
+                await receiver.take([merged_report(sent)])
+            if len(sent) < call.choices:
+                raise BackendFailed(
+                    "The call ended before it was sent for every choice.", charged=bool(sent)
+                )
         finally:
             try:
                 await self._stop()
@@ -124,12 +127,12 @@ class _FanOutCall:
                 self.parts.clear()
 
     async def _next_batch(self) -> list[Event]:
-        """Returns the next events of any part. Returns an empty list if all parts have ended.
-        Raises the failure of a part."""
+        """Returns the next events of any part. Returns an empty list if all parts have ended and no
+        further part begins. Raises the failure of a part."""
         while not self._waiting:
             if self._failure is not None:
                 await self._fail(self._failure)
-            if self._parts_ended == self._call.choices:
+            if self._tasks_ended == len(self._tasks):
                 return []
             self._changed.clear()
             await self._changed.wait()
@@ -154,10 +157,16 @@ class _FanOutCall:
         await asyncio.wait(self._tasks)
 
     async def _run_parts(self) -> None:
-        """Runs one part after another, until all parts have begun or any part has failed."""
-        task = asyncio.current_task()
+        """Runs one part after another, until all parts have begun, any part has failed, or the call has
+        to end. The parts that were already sent are then read to their end, because the backend charges
+        for them."""
+        task, receiver = asyncio.current_task(), self.receiver
         assert task is not None
-        while self._failure is None and len(self.parts) < self._call.choices:
+        while (
+            self._failure is None
+            and receiver.ends_by is None
+            and len(self.parts) < self._call.choices
+        ):
             part = _Part(self, len(self.parts), task)
             self.parts.append(part)
             call = _part_call(self._call, part.number)
@@ -165,13 +174,13 @@ class _FanOutCall:
                 await self._backend.answer(call, part, deadline=self._deadline)
             except TollkeeperError as error:
                 part.sent = error.charged
+                if part.ends_by is not None and not part.sent:
+                    return
                 # The whole call fails, so parts that wait for a connection are not sent any more.
                 for other in self.parts:
                     if not other.sent and other is not part:
                         other.task.cancel()
                 raise
-            self._parts_ended += 1
-            self._changed.set()
 
     async def take(self, part: "_Part", batch: Batch) -> None:
         """Receives events of a part."""
@@ -186,31 +195,19 @@ class _FanOutCall:
         self._changed.set()
 
     def _events_of_part(self, part: int, batch: Batch) -> list[Event]:
+        self._meters[part].count(batch)
         events: list[Event] = []
         for event in batch:
             if isinstance(event, Delta):
                 self._produced = True
-                events.append(msgspec.structs.replace(event, choice=part) if part else event)
-            elif isinstance(event, UsageReport):
-                if event.usage is None:
-                    self._impossible_report = event
-                else:
-                    self._reports[part] = merged(self._reports[part], event.usage)
-            else:
-                self._take_tier(part, event.service_tier)
-                if not self._opened:
-                    self._opened = True
-                    events.append(event)
+                events.append(replace(event, choice=part) if part else event)
+            elif isinstance(event, Opened) and not self._opened:
+                self._opened = True
+                events.append(event)
         return events
 
-    def _take_tier(self, part: int, service_tier: str | None) -> None:
-        """Stores the service tier of a part, because the part's price depends on the tier. The usage
-        report of the part may name the tier again."""
-        if service_tier is not None:
-            tier_report = ReportedUsage(service_tier=service_tier)
-            self._reports[part] = merged(self._reports[part], tier_report)
-
     def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks_ended += 1
         self._failure = self._failure or (None if task.cancelled() else task.exception())
         self._changed.set()
 
@@ -226,6 +223,10 @@ class _Part(EventCollector):
         self._sent = False
 
     @property
+    def ends_by(self) -> float | None:
+        return self._call.receiver.ends_by
+
+    @property
     def sent(self) -> bool:
         """Tells whether the part was sent and not refused, so that the backend may charge for it."""
         return self._sent
@@ -239,20 +240,22 @@ class _Part(EventCollector):
         await self._call.take(self, batch)
 
 
-def merged_usage(call: Call, reports: Sequence[ReportedUsage]) -> ReportedUsage | None:
-    """Returns the sum of the usage of all parts. The prompt counts once for each part, because each
-    part sent the prompt to the backend. Returns None if any part did not report its usage."""
-    usages = [read_usage(call, report) for report in reports]
-    known = [usage for usage in usages if usage is not None]
-    if not known or len(known) < len(usages):
-        return None
-    costs = [report.cost_picousd for report in reports]
+def merged_report(meters: Sequence[Meter]) -> UsageReport:
+    """Returns a report with the usage of all parts. The prompt counts once for each part, because each
+    part sent the prompt to the backend. The report is empty if any part did not report its usage."""
+    for meter in meters:
+        if meter.reported_impossible_usage:
+            return UsageReport(None, meter.reported or {})
+    if any(meter.usage is None for meter in meters):
+        return UsageReport(ReportedUsage())
+    costs = [meter.report.cost_picousd for meter in meters]
     stated_costs = [cost for cost in costs if cost is not None]
-    return ReportedUsage(
-        parts=tuple(known),
-        cost_picousd=sum(stated_costs) if len(stated_costs) == len(reports) else None,
-        written={"parts": [report.written for report in reports]},
+    usage = ReportedUsage(
+        parts=tuple(meter.charge() for meter in meters),
+        cost_picousd=sum(stated_costs) if len(stated_costs) == len(costs) else None,
+        written={"parts": [meter.report.written for meter in meters]},
     )
+    return UsageReport(usage)
 
 
 def _part_call(call: Call, part: int) -> Call:

@@ -61,8 +61,14 @@ class AnswerReceiver(Protocol):
     # The replica that has begun to answer, which means that the backend has accepted the call. None
     # until then.
     replica: str | None
-    # The backend that has begun to answer. Only set if the model has several backends.
+    # The backend of the current attempt. Only set if the model has several backends.
     backend: str | None
+
+    @property
+    def ends_by(self) -> float | None:
+        """Returns the time by which the call has to end, for example because the client has
+        disconnected; None if the call need not end. If it has to end, no further request is sent."""
+        ...
 
     def take(self, batch: Batch) -> Awaitable[None]:
         """Receives the next events of the answer."""
@@ -88,6 +94,10 @@ class EventCollector:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
+
+    @property
+    def ends_by(self) -> float | None:
+        return None
 
     async def take(self, batch: Batch) -> None:
         self.events += batch

@@ -50,7 +50,7 @@ class Replica:
         self.url = url
         self.config = config
         self.credential = credential
-        # Whether each request needs its own headers of the credential.
+        # Whether the credential's headers differ from request to request.
         self.credential_changes = credential.fixed_headers is None
         address = urlsplit(url)
         self._base = url.rstrip("/")

@@ -21,7 +21,7 @@ from time import monotonic
 from tollkeeper.backends.answer_json import MalformedAnswer, flat_error_record
 from tollkeeper.backends.config import BackendConfig, Tokenizer
 from tollkeeper.backends.credentials import Credential, open_credential
-from tollkeeper.backends.failures import domain_error, is_fault_of_replica
+from tollkeeper.backends.failures import domain_error, is_fault_of_replica, may_send_again
 from tollkeeper.backends.health import AttemptKind, RecentOrganizations, ReplicaState
 from tollkeeper.backends.identity.credential import open_identity
 from tollkeeper.backends.port import Answering, AnswerReceiver, BackendHealth, ReplicaReport
@@ -166,8 +166,7 @@ class RoutedBackend:
                 await self._try(replica, call, receiver, deadline)
             except _RETRYABLE as error:
                 failures += 1
-                has_begun, is_late = receiver.replica is not None, loop.time() >= deadline
-                if has_begun or error.charged or is_late or failures > self._config.retries:
+                if failures > self._config.retries or not may_send_again(error, receiver, deadline):
                     raise
                 receiver.sent, last_error = False, error
             else:
@@ -192,18 +191,21 @@ class RoutedBackend:
         connection = None
         try:
             request = replica.request_for(call.model.upstream_model, call.streamed)
-            if call.is_large:
-                body = await run_in_thread(owner, request.encode, call)
-            else:
-                body = request.encode(call)
+            body = (
+                await run_in_thread(owner, request.encode, call)
+                if call.is_large
+                else request.encode(call)
+            )
             own_headers = b""
             if call.outgoing_trace or call.beta_flags or replica.credential_changes:
                 own_headers = await replica.own_headers(request, call, body, deadline)
             head = b"%b%bcontent-length: %d\r\n\r\n" % (request.head, own_headers, len(body))
             try:
                 connection = await replica.pool.acquire(deadline=deadline, organization=owner)
-                receiver.sent = True
+                if receiver.ends_by is not None:
+                    raise Unavailable("The call ended before it was sent.", retry_after_s=1)
                 answered = connection.send(head, body, deadline=deadline)
+                receiver.sent = True
                 del body  # so that the connection holds the only reference, until the body is sent
                 await answered
                 if (

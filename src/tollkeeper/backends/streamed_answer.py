@@ -116,7 +116,10 @@ class StreamedAnswer:
         except MalformedEventStream as error:
             events = reader.read(error.payloads)
             malformed = f"The backend's stream is malformed: {error}."
-            reader.fail(BackendFailed(malformed, charged=True))
+            # A client can request an answer with records that are too large.
+            reader.fail(
+                BackendFailed(malformed, charged=True, may_be_client_fault=error.is_too_large)
+            )
             return events
         events = reader.read(payloads)
         # Before the first content, the idle timeout does not apply. If there are events, `__anext__`

@@ -2,10 +2,8 @@
 Amounts are integers of picousd (10^-12 USD).
 
 A price dimension is a quantity with its own price, such as prompt tokens or web searches. A hold is
-the maximum cost of a call, reserved before the call is sent. To add a price dimension, add a row to
-`PRICE_DIMENSIONS`, a field to `Pricing`, `Usage` and `Resolution`, a line to `cost_of`, the count to
-`_separately_priced`, and a migration with the columns. If a hold includes the price, also add it to
-`Pricing.charges_media` and `hold_at`. All other code reads `PRICE_DIMENSIONS`.
+the maximum cost of a call, reserved before the call is sent. `CONTRIBUTING.md` explains how to add a
+price dimension.
 """
 
 from dataclasses import dataclass, field, replace

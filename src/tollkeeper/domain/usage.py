@@ -119,9 +119,13 @@ further_counts = attrgetter(
 
 def merged(earlier: ReportedUsage, later: ReportedUsage) -> ReportedUsage:
     """Returns the later report, completed with the fields that only the earlier report has. The
-    earlier total is not used, because it is the sum of the earlier counts."""
+    earlier total is not used, because it is the sum of the earlier counts, unless the later report
+    names only a service tier."""
     if earlier is NO_REPORT:
         return later
+    tier = later.service_tier
+    if tier is not None and later == ReportedUsage(service_tier=tier):
+        return msgspec.structs.replace(earlier, service_tier=tier)
     values = {
         name: getattr(earlier, name) if value is None and name != "total_tokens" else value
         for name, value in msgspec.structs.asdict(later).items()
@@ -258,6 +262,7 @@ def added(usages: Sequence[Usage]) -> Usage:
         else None,
         prompt_details=_added_details([usage.prompt_details for usage in usages]),
         completion_details=_added_details([usage.completion_details for usage in usages]),
+        estimated=any(usage.estimated for usage in usages),
         parts=tuple(usages),
     )
 

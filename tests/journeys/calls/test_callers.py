@@ -19,10 +19,12 @@ from tests.support.scripted_gateway import (
 from tests.support.upstream import (
     DONE,
     Peer,
+    Upstream,
     answer,
     chat,
     chunk,
     hang,
+    refuse,
     sse,
     usage_chunk,
 )
@@ -353,3 +355,69 @@ async def test_who_leaves_many_calls_takes_the_reading_on_from_nobody_else(
         entry = await only_entry(quiet)
         assert (entry.status, entry.estimated, entry.cost) == ("settled", False, COST)
         assert sum(one.estimated for one in await hostile.entries()) == 3
+
+
+# No request is sent for a client that has gone.
+
+
+async def _gone_from(scripted: ScriptedGateway, caller: RawCaller) -> None:
+    """Lets the client disconnect, and waits until the gateway has noticed."""
+    (tab,) = scripted.gateway.services.inference._running._running
+    caller.leave(abruptly=False)
+    await eventually(lambda: tab.abandoned)
+
+
+@BOTH
+async def test_no_other_replica_is_asked_for_a_client_that_has_gone(
+    data_dir: Path, conninfo: str, streamed: bool
+) -> None:
+    may_refuse = asyncio.Event()
+
+    async def refuse_later(peer: Peer) -> None:
+        await may_refuse.wait()
+        await refuse(503)(peer)
+
+    async with (
+        Upstream(refuse_later) as one,
+        Upstream(refuse_later) as two,
+        scripted_gateway(data_dir, conninfo, one, urls=(one.url, two.url)) as scripted,
+        raw_caller(scripted) as caller,
+    ):
+        await caller.ask(stream=streamed)
+        await eventually(lambda: one.under_way + two.under_way == 1)
+        await _gone_from(scripted, caller)
+        may_refuse.set()
+        await eventually(lambda: scripted.gateway.services.inference.running == 0)
+        await scripted.balance()
+        assert len(one.requests) + len(two.requests) == 1
+        assert [entry.status for entry in await scripted.entries()] == ["released"]
+
+
+async def test_no_further_part_is_sent_for_a_client_that_has_gone(
+    data_dir: Path, conninfo: str
+) -> None:
+    """Each of the 64 completions needs a request. Some requests were sent when the client disconnects, and
+    others wait for a connection. The answers to the first ones are read and charged."""
+    may_answer = asyncio.Event()
+
+    async def answer_later(peer: Peer) -> None:
+        await may_answer.wait()
+        await answer()(peer)
+
+    async with (
+        Upstream(answer_later) as upstream,
+        scripted_gateway(
+            data_dir, conninfo, upstream, backend={"native_n": False, "connections": 8}
+        ) as scripted,
+        raw_caller(scripted) as caller,
+    ):
+        await caller.ask(n=64)
+        # An organization may use seven eighths of the connections.
+        await eventually(lambda: upstream.under_way == 7)
+        await _gone_from(scripted, caller)
+        may_answer.set()
+        await eventually(lambda: scripted.gateway.services.inference.running == 0)
+        await scripted.balance()
+        assert len(upstream.requests) == 7
+        (entry,) = await scripted.entries()
+        assert (entry.status, entry.cost, entry.estimated) == ("settled", 7 * COST, False)

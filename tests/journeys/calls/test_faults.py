@@ -1,5 +1,6 @@
 """Tests every fault of an HTTP backend: the client's response and the resulting ledger entries."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.support.gateway import assert_error
 from tests.support.scripted_gateway import (
     ScriptedGateway,
     answering_gateway,
+    eventually,
     read_stream,
     scripted_gateway,
 )
@@ -382,3 +384,26 @@ async def test_json_with_a_choice_missing_is_paid_and_fails(scripted: ScriptedGa
     assert (entry.status, entry.choices, entry.estimated) == ("settled", 4, False)
     assert entry.hold == entry.delivered(4 * 1024)
     assert (await scripted.balance())["resolutions"] == 1
+
+
+@BOTH
+async def test_a_call_whose_deadline_has_passed_is_not_sent(
+    hasty: ScriptedGateway, streamed: bool
+) -> None:
+    """The hold waits for a locked account, and an idle connection to the backend could be used at once."""
+    tenant = await hasty.with_tenant()
+    assert (await tenant.chat()).status_code == 200
+    sent = len(hasty.upstream.requests)
+    services = hasty.gateway.services
+    async with services.database.transaction() as connection:
+        await connection.execute(
+            "SELECT FROM accounts WHERE organization_id = %s FOR UPDATE",
+            (tenant.tenant.organization_id,),
+        )
+        call = asyncio.create_task(tenant.chat(stream=streamed))
+        await eventually(lambda: services.inference.running == 1)
+        await asyncio.sleep(1.6)
+    answered = await call
+    assert_error(answered, 504, "timeout")
+    assert (await tenant.entry_of(answered)).status == "released"
+    assert len(hasty.upstream.requests) == sent

@@ -13,8 +13,20 @@ from tests.support.scripted_gateway import (
     MODEL,
     ScriptedGateway,
     answering_gateway,
+    read_stream,
 )
-from tests.support.upstream import USAGE, Peer, answer, chat, completion
+from tests.support.upstream import (
+    DONE,
+    USAGE,
+    Peer,
+    answer,
+    chat,
+    chunk,
+    completion,
+    sse,
+    stream,
+)
+from tollkeeper.domain.estimate import estimate_tokens
 
 # 2033-05-18T03:33:20Z
 CHANGE = 2_000_000_000
@@ -124,6 +136,28 @@ async def test_each_part_of_a_fan_out_has_its_own_prices(scripted: ScriptedGatew
     assert entry.cost == one + 2 * one
 
 
+_NAMED = [chunk(f"{number} ", service_tier="priority") for number in range(2)]
+
+
+@pytest.mark.parametrize(
+    "records",
+    [_NAMED, [{"choices": []}, *_NAMED], [chunk("0 "), _NAMED[1]]],
+    ids=["first", "after a chunk without choices", "late"],
+)
+@pytest.mark.parametrize("broken", [False, True], ids=["complete", "broken"])
+async def test_a_stream_without_usage_costs_the_tier_that_it_names(
+    scripted: ScriptedGateway, records: list[dict[str, Any]], broken: bool
+) -> None:
+    rest = [] if broken else [sse(chunk(finish="stop")), DONE]
+    scripted.upstream.play(stream([*map(sse, records), *rest]))
+    answered = await scripted.chat(stream=True, service_tier="priority", max_tokens=10)
+    assert (read_stream(answered.text).error is not None) == broken
+    entry = await scripted.entry_of(answered)
+    assert entry.estimated
+    tokens = max(2, estimate_tokens("0 1 "))
+    assert entry.cost == 2 * (entry.prompt_tokens_max * MICRO + tokens * 2 * MICRO)
+
+
 async def test_a_reservation_keeps_every_price_that_may_apply(scripted: ScriptedGateway) -> None:
     answered = await scripted.chat(max_tokens=10)
     [(price, variants)] = await scripted.sql(
@@ -145,3 +179,54 @@ async def test_a_service_tier_needs_its_option(data_dir: Path, conninfo: str) ->
     async with answering_gateway(data_dir, conninfo) as running:
         refused = await running.chat(service_tier="priority")
         assert_error(refused, 501, "not_implemented", "service_tier")
+
+
+async def test_the_hold_of_a_call_whose_provider_chooses_the_tier(
+    data_dir: Path, conninfo: str
+) -> None:
+    """In the Messages protocol, `auto` lets the provider choose the tier, like a request without it."""
+    async with answering_gateway(
+        data_dir,
+        conninfo,
+        extensions={"messages": True},
+        model={"service_tiers": {"priority": "2"}, "options": {"service_tier": "service_tier"}},
+    ) as scripted:
+        body = {"model": MODEL, "max_tokens": 10, "messages": [{"role": "user", "content": "Hi"}]}
+        holds = []
+        for fields in ({}, {"service_tier": "auto"}):
+            scripted.upstream.play(answer({**completion(), "service_tier": "priority"}))
+            found = await scripted.gateway.client.post(
+                "/v1/messages", json={**body, **fields}, headers=scripted.tenant.as_customer
+            )
+            assert found.status_code == 200, found.text
+            entry = await scripted.entry_of(found)
+            assert entry.overage == 0
+            holds.append(entry.hold)
+        assert holds[0] == holds[1]
+
+
+async def test_the_most_that_a_call_with_audio_can_cost(data_dir: Path, conninfo: str) -> None:
+    """The recording has more tokens than the settings declare, but not more than the context."""
+    usage = {
+        "prompt_tokens": 4000,
+        "completion_tokens": 3,
+        "total_tokens": 4003,
+        "prompt_tokens_details": {"audio_tokens": 3900},
+    }
+    audio = {"type": "input_audio", "input_audio": {"data": "aGVsbG8=", "format": "wav"}}
+    async with answering_gateway(
+        data_dir,
+        conninfo,
+        model={
+            "pricing": {**tier("0.000001", "0.000002"), "input_audio": "0.00004"},
+            "input_modalities": ["text", "audio"],
+            "token_bounds": {"audio": 100},
+        },
+    ) as scripted:
+        scripted.upstream.play(answer(completion(usage=usage)))
+        found = await scripted.chat(messages=[{"role": "user", "content": [audio]}])
+        assert found.status_code == 200, found.text
+        [(overage_max,)] = await scripted.sql(
+            "SELECT overage_max FROM reservations WHERE id = %s", found.headers["x-request-id"]
+        )
+        assert 0 < (await scripted.entry_of(found)).overage <= overage_max

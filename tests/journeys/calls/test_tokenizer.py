@@ -1,6 +1,7 @@
 """Tests a backend's tokenizer: its count limits the prompt, media are added to the count, and it is not
 asked for calls that cannot be admitted."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,9 +17,10 @@ from tests.support.scripted_gateway import (
     PROMPT_PRICE,
     ScriptedGateway,
     chat_body,
+    eventually,
     scripted_gateway,
 )
-from tests.support.upstream import Peer, Upstream, answer, chat
+from tests.support.upstream import Peer, Upstream, answer, chat, hang
 from tollkeeper.domain.money import picousd_from_usd
 
 COUNT = 11
@@ -140,3 +142,16 @@ async def test_credit_that_waits_to_be_folded_in_is_credit(scripted: ScriptedGat
     for _ in range(2):
         found = await exact.chat(max_tokens=900)
         assert found.status_code == 200, found.text
+
+
+async def test_the_process_does_not_work_on_a_call_that_waits_for_its_count(
+    scripted: ScriptedGateway,
+) -> None:
+    scripted.upstream.play(hang())
+    gate = scripted.gateway.services.inference.overload
+    async with scripted.another_client() as client:
+        call = asyncio.create_task(client.chat())
+        await eventually(lambda: scripted.upstream.under_way == 1)
+        assert (scripted.gateway.services.inference.running, gate.active_calls) == (1, 0)
+        call.cancel()
+        await asyncio.wait([call])

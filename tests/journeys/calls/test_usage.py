@@ -30,6 +30,7 @@ from tests.support.upstream import (
     chunk,
     completion,
     cut,
+    hang,
     refuse,
     sse,
     stream,
@@ -391,3 +392,22 @@ async def test_prompts_that_were_never_sent_are_not_charged(
         # The refused request costs nothing either.
         output = max(pieces, estimate_tokens("Hello")) * COMPLETION_PRICE
         assert entry.cost == one_prompt + output
+
+
+async def test_the_reason_of_an_unsettled_call_quotes_no_prompt(
+    data_dir: Path, conninfo: str, shared_scripted: ScriptedGateway
+) -> None:
+    """One call for a completion was sent when the backend refused another with a quotation."""
+    refusal = refuse(400, "Input should be a string, input_value='my diary'")
+    async with scripted_gateway(
+        data_dir,
+        conninfo,
+        shared_scripted.upstream,
+        backend={"native_n": False},
+        drain_s=0.2,
+    ) as scripted:
+        scripted.upstream.play(hang(), refusal)
+        refused = await scripted.chat(n=2)
+        assert_error(refused, 422, "unprocessable")
+        entry = await scripted.entry_of(refused)
+        assert (entry.status, entry.reason) == ("unsettled", "The backend refused the request.")

@@ -232,3 +232,45 @@ async def test_a_list_of_models_names_the_model_and_not_its_backends(two: TwoBac
     assert (await two.scripted.chat()).status_code == 403
     assert two.asked == before
     assert (await two.scripted.balance())["settled"] == _DEAR_COST
+
+
+async def test_an_unsettled_call_names_the_backend_that_may_charge(two: TwoBackends) -> None:
+    two.near.play(refuse(503))
+    two.far.play(reset_before_headers())
+    answered = await two.scripted.chat()
+    assert (await two.scripted.entry_of(answered)).status == "unsettled"
+    assert (await two.scripted.activity_of(answered)).backend == "far"
+
+
+async def test_images_are_charged_for_the_prompts_that_were_sent(
+    data_dir: Path, conninfo: str
+) -> None:
+    """The first backend would send the prompt once for each choice. It refuses the call, and the second
+    backend gets the prompt once."""
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVsbG8="}}
+    whole = completion()
+    choices = [{**whole["choices"][0], "index": index} for index in range(4)]
+    backend = {"name": "scripted", "native_n": False}
+    async with (
+        Upstream(refuse(503)) as near,
+        Upstream(answer({**whole, "choices": choices})) as far,
+        scripted_gateway(
+            data_dir,
+            conninfo,
+            near,
+            backends=[
+                {**backend, "urls": [near.url]},
+                {"name": "far", "urls": [far.url]},
+            ],
+            model={
+                "pricing": {**_CHEAP, "image": "0.001"},
+                "input_modalities": ["text", "image"],
+                "token_bounds": {"image": 100},
+                "alternatives": [{"backend": "far"}],
+            },
+        ) as scripted,
+    ):
+        answered = await scripted.chat(messages=[{"role": "user", "content": [image]}], n=4)
+        assert answered.status_code == 200, answered.text
+        assert len(far.requests) == 1
+        assert (await scripted.entry_of(answered)).cost == _CHEAP_COST + 1000 * _PICO

@@ -60,14 +60,23 @@ async def test_a_wait_ends_when_somebody_wants_the_call_to_end(calls: RunningCal
 
 async def test_a_later_wait_has_its_slack_only(calls: RunningCalls) -> None:
     running = _begin_admitted(calls)
-    running.end_by(_now())
-    with pytest.raises(TimeoutError), running.waiting_until(running.deadline):
-        await asyncio.sleep(20)
     wanted = _now()
     running.end_by(wanted)
+    with pytest.raises(TimeoutError), running.waiting_until(running.deadline):
+        await asyncio.sleep(20)
     running.state = SettlementState.UNSETTLED
     with running.waiting_until(running.deadline) as alarm:
         assert alarm.when == wanted + SETTLEMENT_S_MIN
+
+
+async def test_a_client_that_leaves_does_not_delay_the_end_of_a_stopped_call(
+    calls: RunningCalls,
+) -> None:
+    running = _begin_admitted(calls)
+    stopped_at = _now()
+    running.end_by(stopped_at)
+    calls.abandon(running)
+    assert running.ends_by == stopped_at
 
 
 async def test_the_wait_for_admission_is_not_shortened(calls: RunningCalls) -> None:

@@ -44,6 +44,10 @@ class _Malformed(Exception):
     """A frame violates the format."""
 
 
+class _TooLarge(_Malformed):
+    """A frame is larger than the gateway accepts."""
+
+
 class AwsEventStreamParser:
     """Parses one stream. The records do not depend on where the network splits the stream into
     chunks."""
@@ -78,7 +82,8 @@ class AwsEventStreamParser:
                 if record:
                     records.append(record)
         except _Malformed as error:
-            raise MalformedEventStream(str(error), records) from None
+            is_too_large = isinstance(error, _TooLarge)
+            raise MalformedEventStream(str(error), records, is_too_large=is_too_large) from None
         return records
 
     def _is_complete(self) -> bool:
@@ -119,7 +124,7 @@ class AwsEventStreamParser:
         if crc32(prelude[: -_CHECKSUM.size]) != checksum:
             raise _Malformed("the checksum of a frame's beginning is wrong")
         if length > self.record_bytes_max or headers_length > _HEADERS_BYTES_MAX:
-            raise _Malformed("a frame is too large")
+            raise _TooLarge("a frame is too large")
         if headers_length + _OVERHEAD > length:
             raise _Malformed("a frame is shorter than its parts")
         return int(length)

@@ -159,16 +159,19 @@ class Connection(asyncio.Protocol):
     def send(self, head: bytes, body: bytes, *, deadline: float) -> asyncio.Future[None]:
         """Starts an exchange, and returns a future that is done when the status and the headers of the
         answer have arrived. `deadline` is a time of the event loop's clock. A large body is sent in
-        pieces, as fast as the server accepts them. The pieces are not copied."""
+        pieces, as fast as the server accepts them. The pieces are not copied. Raises DeadlinePassed if
+        the deadline has already passed; nothing was sent then."""
         assert self._reusable, "one exchange at a time"
+        # The timer of an earlier exchange may still run. If it fires before this deadline, it is kept.
+        if deadline < self._timer_at:
+            if deadline <= self._loop.time():
+                raise DeadlinePassed("the deadline passed before the request was sent")
+            self._set_timer(deadline)
         self._reusable = None
         self.status = self._overhead_bytes = 0
         self._received_headers.clear()
         self._progress_at = inf
         self._deadline = deadline
-        # The timer of an earlier exchange may still run. A timer that fires early enough is kept.
-        if deadline < self._timer_at:
-            self._set_timer(deadline)
         if len(body) <= _PIECE_BYTES:
             self.transport.write(head + body)
         else:

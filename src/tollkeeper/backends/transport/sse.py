@@ -15,9 +15,10 @@ class MalformedEventStream(Exception):
     """The stream cannot be read any further. `payloads` contains the payloads of the complete
     records that came before the fault in the same chunk."""
 
-    def __init__(self, reason: str, payloads: list[bytes]) -> None:
+    def __init__(self, reason: str, payloads: list[bytes], *, is_too_large: bool = False) -> None:
         super().__init__(reason)
         self.payloads = payloads
+        self.is_too_large = is_too_large
 
 
 class EventStreamParser:
@@ -84,7 +85,7 @@ class EventStreamParser:
         # The added 1 is for the line end of the record's last line. This line end is pending until
         # the blank line after the record arrives.
         if len(self._pending) > self.record_bytes_max + 1:
-            raise MalformedEventStream("a record is too large", payloads)
+            raise MalformedEventStream("a record is too large", payloads, is_too_large=True)
         return payloads
 
     def _with_plain_line_ends(self, chunk: bytes) -> bytes:
@@ -116,7 +117,7 @@ class EventStreamParser:
         payloads: list[bytes] = []
         for record in records:
             if len(record) > self.record_bytes_max:
-                raise MalformedEventStream("a record is too large", payloads)
+                raise MalformedEventStream("a record is too large", payloads, is_too_large=True)
             if not record.isascii() and not _is_utf8(record):
                 raise MalformedEventStream("a record is not UTF-8", payloads)
             if record.startswith(_COMMON_PREFIX) and b"\n" not in record:

@@ -50,7 +50,8 @@ class Admission:
         of the prompt, if available. Passes the size of the prompt to the meter, which counts the
         actual usage. The hold is committed when this method returns. If the ledger refuses the
         hold, raises an error with the reason, and remembers a refusal because of the rate."""
-        call, plan = tab.call, tab.plan
+        call = tab.call
+        plan = tab.plan
         size = await measure(call)
         prices = plan.fixed_prices or plan.prices_at(self._clock())
         if (
@@ -93,7 +94,8 @@ class Admission:
         if decision.policies is not None:
             hold = hold.judged_by(decision.policies)
             tab.policies = decision.policies
-        tab.hold, tab.hold_picousd = hold, hold.hold_picousd
+        tab.hold = hold
+        tab.hold_picousd = hold.hold_picousd
 
     def settle(self, tab: Tab, usage: Usage) -> tuple[int, asyncio.Future[bool]]:
         """Charges the usage at the prices of the backend that served the call, and releases the
@@ -103,7 +105,8 @@ class Admission:
         hold = tab.hold
         assert hold is not None
         pricing = tab.prices.get(tab.backend or "", hold.pricing)
-        cost = cost_of(pricing, usage, hold.bounds.images)
+        # The prompt may have been sent less often than the hold assumed.
+        cost = cost_of(pricing, usage, hold.bounds.images and _images_sent(tab, hold.bounds))
         if hold.verdicts_max:
             cost["verdict"] = _set_verdict_price(tab, hold)
         resolution = Resolution(
@@ -158,6 +161,10 @@ def _special_bounds(tab: Tab, size: PromptSize, counted: int | None) -> Bounds:
         prompts=prompts,
         service_tier=call.asked_service_tier,
     )
+
+
+def _images_sent(tab: Tab, bounds: Bounds) -> int:
+    return bounds.images // bounds.prompts * tab.meter.prompts
 
 
 def _set_verdict_price(tab: Tab, hold: Hold) -> int:

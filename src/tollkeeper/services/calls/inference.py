@@ -8,7 +8,7 @@ the code that resolves its hold and records the call.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from time import perf_counter_ns
 from typing import Protocol
@@ -23,7 +23,7 @@ from tollkeeper.domain.errors import (
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.judging import context_of
 from tollkeeper.domain.metering import Meter
-from tollkeeper.domain.policy import Direction
+from tollkeeper.domain.policy import Direction, Mode
 from tollkeeper.domain.policy_set import NO_POLICIES, policies_judging
 from tollkeeper.domain.prompt import File
 from tollkeeper.domain.transcript import Transcript, transcript
@@ -154,7 +154,12 @@ class Inference:
         if not await self._token_counting.should_count(tab.call):
             return None
         tab.tokenizer_asked = True
-        return await self._token_counting.counted_tokens(tab.call, tokenizer_deadline())
+        # The process does not work on the call while the backend counts.
+        tab.owner_calls.waiting += 1
+        try:
+            return await self._token_counting.counted_tokens(tab.call, tokenizer_deadline())
+        finally:
+            tab.owner_calls.waiting -= 1
 
     async def _judge_request(self, tab: Tab) -> ResponseGate | None:
         """Lets the judge (the model that answers policy questions) check the request against the
@@ -166,8 +171,14 @@ class Inference:
         answer_policies = policies_judging(policies, Direction.RESPONSE)
         request_is_judged = any(policy.judges(Direction.REQUEST) for policy in policies)
         context_characters = self._checks.context_characters if answer_policies else 0
-        request_check, context = None, ""
-        if request_is_judged or context_characters:
+        request_check: asyncio.Task[None] | None = None
+        context: str | Callable[[], Awaitable[str]] = ""
+        if call.is_large and not any(policy.mode is Mode.ENFORCING for policy in policies):
+            request = _WatchedRequest(call, context_characters)
+            context = request.context
+            self._checks.watch(policies, Direction.REQUEST, request.content, evidence)
+            request_is_judged = False
+        elif request_is_judged or context_characters:
             request_transcript = (
                 await _large_transcript(tab) if call.is_large else transcript(call.prompt)
             )
@@ -271,7 +282,7 @@ class Inference:
             return None, admission.leave_unsettled(tab, _GATEWAY_FAILED)
         if error.charged:
             # The backend may have generated an answer of unknown size.
-            return None, admission.leave_unsettled(tab, error.message)
+            return None, admission.leave_unsettled(tab, error.reason)
         cost, resolution_written = admission.release(tab)
         if cost is None:
             tab.state = SettlementState.RELEASED
@@ -341,6 +352,38 @@ async def _large_transcript(tab: Tab) -> Transcript:
             return await run_in_thread(tab.owner_calls.owner, transcript, tab.call.prompt)
     except TimeoutError:
         raise _judging_timed_out(tab) from None
+
+
+class _WatchedRequest:
+    """Writes the transcript of a large request when a monitoring policy first needs it. The call does not
+    wait for this."""
+
+    def __init__(self, call: Call, context_characters: int) -> None:
+        self._call = call
+        self._context_characters = context_characters
+        self._writing: asyncio.Task[Transcript] | None = None
+
+    async def content(self) -> JudgedContent:
+        written = await self._transcript()
+        return JudgedContent(self._call.organization_id, written.text, written.unread)
+
+    async def context(self) -> str:
+        """Returns the end of the request, for the judgement of the answer."""
+        if not self._context_characters:
+            return ""
+        return context_of((await self._transcript()).text, self._context_characters)
+
+    async def _transcript(self) -> Transcript:
+        if self._writing is None:
+            owner = self._call.organization_id.int
+            self._writing = asyncio.create_task(run_in_thread(owner, transcript, self._call.prompt))
+        try:
+            return await self._writing
+        except Unavailable:
+            # A later attempt may succeed. The task must not stay referenced, because its error refers to
+            # this object, and the cycle would keep the prompt in memory.
+            self._writing = None
+            raise
 
 
 def _judging_timed_out(tab: Tab) -> TollkeeperError:

@@ -60,7 +60,8 @@ class RunningCalls:
     def begin(self, call: Call, plan: Plan, sink: AnswerSink, operation: str) -> Tab:
         """Registers the call and creates its tab (the state of the call). Raises Unavailable if too
         many calls are in progress."""
-        owner, limits = call.organization_id.int, self._limits
+        owner = call.organization_id.int
+        limits = self._limits
         calls = self._owners.get(owner) or OwnerCalls(owner)
         if len(self._running) >= limits.calls_max or calls.running >= self._calls_of_owner_max:
             raise Unavailable("Too many calls are in progress; try again.", retry_after_s=1)

@@ -186,10 +186,10 @@ class Tab(msgspec.Struct, eq=False):
         return self.alarm.until(when)
 
     def end_by(self, when: float) -> None:
-        """Ends the current wait and all later waits of the call by this time. The alarm does not limit
-        the wait for the hold, because the gateway must learn whether the hold was written. After the
-        end of the call, the alarm may belong to another call."""
-        self.ends_by = when
+        """Ends the current wait and all later waits of the call by this time, or by an earlier time that
+        was set before. The alarm does not limit the wait for the hold, because the gateway must learn
+        whether the hold was written. After the end of the call, the alarm may belong to another call."""
+        when = self.ends_by = when if self.ends_by is None else min(self.ends_by, when)
         limit = self.alarm.when
         if limit is not None and not self.ended_at:
             self.alarm.move(min(when + self._slack_s, limit))
