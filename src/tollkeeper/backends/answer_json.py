@@ -41,6 +41,10 @@ class MalformedAnswer(Exception):
     """The backend's answer violates the protocol."""
 
 
+class ImagesTooLarge(MalformedAnswer):
+    """The answer has more images than the gateway accepts."""
+
+
 class SplitCharacters:
     """Repairs characters that a server has split between two records of a stream. This happens if a
     server cuts text by UTF-16 units: the first half of a surrogate pair is then at the end of one

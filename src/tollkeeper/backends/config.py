@@ -128,6 +128,8 @@ class BackendConfig:
     renamed_fields: Mapping[str, str]
     omitted_fields: tuple[str, ...]
 
+    # Only for the Responses protocol: whether a request may contain reasoning as plain text.
+    takes_reasoning_text: bool
     tokenizer: Tokenizer
     # The path of the token count request. A path that starts with "/" is relative to the scheme, host
     # and port of the URL; any other path is relative to the URL. None means the default path.

@@ -10,7 +10,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from tollkeeper.backends.answer_json import MalformedAnswer, SplitCharacters, usage_means_charge
+from tollkeeper.backends.answer_json import (
+    ImagesTooLarge,
+    MalformedAnswer,
+    SplitCharacters,
+    usage_means_charge,
+)
 from tollkeeper.backends.port import TextWriter
 from tollkeeper.backends.refusals import refusal_record
 from tollkeeper.backends.transport.framing import RecordParser
@@ -80,7 +85,11 @@ class StreamReader(ABC):
                 self._read_payload(self._split_characters.join(payload))
         except MalformedAnswer as error:
             malformed = f"The backend's stream is malformed: {error}."
-            self.fail(BackendFailed(malformed, charged=True))
+            # A client can request many images.
+            may_be_client_fault = isinstance(error, ImagesTooLarge)
+            self.fail(
+                BackendFailed(malformed, charged=True, may_be_client_fault=may_be_client_fault)
+            )
         events, self._events = self._events, []
         return events
 
@@ -109,11 +118,11 @@ class StreamReader(ABC):
         """Reads one record and appends its events to `_events`. Raises MalformedAnswer."""
 
     def _count_images(self, images: tuple[str, ...]) -> None:
-        """Counts the size of the images. Raises MalformedAnswer if all images of the answer
-        together are too large."""
+        """Counts the size of the images. Raises ImagesTooLarge if all images of the answer together are
+        too large."""
         self._image_characters_left -= sum(map(len, images))
         if self._image_characters_left < 0:
-            raise MalformedAnswer("its images are too large")
+            raise ImagesTooLarge("its images are too large")
 
     def _count_empty_record(self) -> None:
         self._empty_records_left -= 1
@@ -157,6 +166,10 @@ class EventReader(StreamReader):
         if self.failure is not None:
             self.failure.charged = True
         return WholeAnswer(events, self.failure)
+
+    def fail(self, failure: TollkeeperError) -> None:
+        self._accept_if_searched()
+        super().fail(failure)
 
     def _read_payload(self, payload: bytes) -> None:
         self._has_emitted = False
@@ -222,6 +235,14 @@ class EventReader(StreamReader):
         self._searches += 1
         self._events.append(UsageReport(ReportedUsage(web_searches=self._searches)))
 
+    def _accept_if_searched(self) -> None:
+        """Marks an answer that has failed as accepted if the backend has made a web search: the backend
+        has then run the call, and charges for the search. A search alone does not set `accepted` earlier,
+        because the model may reason silently after a search, and the idle timeout would end the answer.
+        """
+        if self._searches:
+            self.accepted = True
+
     def _report(self, report: UsageReport | None, *, is_final: bool = True) -> None:
         """Emits a usage report, unless it is None. A final report with usage shows that the backend
         has run the call, so the call is charged."""
@@ -244,8 +265,9 @@ class EventReader(StreamReader):
             self._emit(Delta(0, finish=finish, stop_reason=exact, stop_sequence=stop_sequence))
 
     def _error_for(self, record: object) -> TollkeeperError:
-        """Converts an error record to an error. After output, the call has failed and is charged.
-        Before output, the record is a refusal."""
+        """Converts an error record to an error. After output or a web search, the call has failed and
+        is charged. Before that, the record is a refusal."""
+        self._accept_if_searched()
         if self.accepted:
             return BackendFailed("The backend failed while it was answering.", charged=True)
         return refusal_record(record, secrets=self._secrets)

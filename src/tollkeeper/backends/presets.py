@@ -51,6 +51,9 @@ class Preset:
     renamed: Mapping[str, str] = field(default_factory=dict)
     # Fields of a chat request that are not sent, because the server does not need or accept them.
     omitted: tuple[str, ...] = ()
+    # Whether a Responses request may contain earlier reasoning as plain text. False if the server
+    # accepts only reasoning that it has encrypted itself.
+    takes_reasoning_text: bool = True
     # The maximum number of input tokens for one image, for the hold (the amount that is reserved
     # before a call). None means the maximum of all published model families.
     tokens_per_image: int | None = None
@@ -136,12 +139,14 @@ PRESETS: Mapping[str, Preset] = {
         url="https://api.openai.com/v1",
         key_env="OPENAI_API_KEY",
         output_limit_field=OutputLimitField.MAX_COMPLETION_TOKENS,
+        takes_reasoning_text=False,
     ),
     "azure": Preset(
         address_form="https://RESOURCE.openai.azure.com/openai/v1",
         credential=CredentialKind.API_KEY,
         key_env="AZURE_OPENAI_API_KEY",
         output_limit_field=OutputLimitField.MAX_COMPLETION_TOKENS,
+        takes_reasoning_text=False,
     ),
     "anthropic": Preset(
         url="https://api.anthropic.com/v1",

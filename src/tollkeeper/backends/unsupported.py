@@ -76,6 +76,21 @@ def chosen_tool(prompt: Prompt) -> ToolMode | NamedFunction | None:
     raise OptionUnsupported("This model can choose only functions.", param=prompt.tool_choice.param)
 
 
+def refuse_forced_search(prompt: Prompt) -> None:
+    """Raises OptionUnsupported if the model must call a tool and its only tool is the web search. This is
+    for protocols that cannot force a search."""
+    choice = prompt.tool_choice
+    if (
+        choice is not None
+        and choice.choice is ToolMode.REQUIRED
+        and not prompt.tools
+        and not choice.may_be_dropped
+    ):
+        raise OptionUnsupported(
+            "The backend's protocol cannot force a web search.", param=choice.param
+        )
+
+
 def check_search(search: WebSearch) -> None:
     """Rejects web search options that the provider does not have."""
     if search.extra:
@@ -93,6 +108,15 @@ def check_detail(image: Image) -> None:
     if image.detail not in _ACCEPTED_DETAILS:
         raise OptionUnsupported(
             "The backend does not support this image detail.", param=f"{image.place}.detail"
+        )
+
+
+def refuse_server_tools(prompt: Prompt) -> None:
+    """Rejects a token count request with tools that the provider runs (`server_tools`), because the
+    protocol has no such tools, and without them the count would be too low."""
+    if prompt.server_tools:
+        raise OptionUnsupported(
+            "The backend cannot count the tokens of server-side tools.", param="tools"
         )
 
 

@@ -14,7 +14,6 @@ from tollkeeper.backends.wire import Wire
 from tollkeeper.domain.inference import Call
 
 _WIRES: Mapping[WireProtocol, Wire] = {
-    WireProtocol.RESPONSES: ResponsesWire(),
     WireProtocol.CONVERSE: ConverseWire(),
     WireProtocol.MESSAGES: MessagesWire(Endpoint.ANTHROPIC),
     WireProtocol.VERTEX_MESSAGES: MessagesWire(Endpoint.VERTEX),
@@ -25,7 +24,12 @@ _WIRES: Mapping[WireProtocol, Wire] = {
 
 
 def wire_for(config: BackendConfig) -> Wire:
-    return _chat_wire(config) if config.protocol is WireProtocol.CHAT else _WIRES[config.protocol]
+    match config.protocol:
+        case WireProtocol.CHAT:
+            return _chat_wire(config)
+        case WireProtocol.RESPONSES:
+            return ResponsesWire(takes_reasoning_text=config.takes_reasoning_text)
+    return _WIRES[config.protocol]
 
 
 def beta_header(wire: Wire, call: Call) -> bytes:

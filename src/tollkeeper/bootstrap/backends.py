@@ -191,6 +191,7 @@ def backend_config(
         refused_fields=tuple(name for name, other in fields.items() if other is False),
         renamed_fields={name: other for name, other in fields.items() if other},
         omitted_fields=tuple(name for name, other in fields.items() if other == ""),
+        takes_reasoning_text=preset is None or preset.takes_reasoning_text,
         tokenizer=_tokenizer(declared),
         tokenize_path=declared.tokenize_path or None,
         record_bytes_max=_LARGE_RECORD_BYTES_MAX if has_large_records else _RECORD_BYTES_MAX,

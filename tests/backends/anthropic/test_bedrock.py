@@ -4,6 +4,7 @@ import base64
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.backends.anthropic.calls import behaving, claude_call, sent
@@ -52,6 +53,14 @@ def test_a_whole_request_is_counted() -> None:
     request = json.loads(base64.b64decode(counted["body"]))
     assert request["anthropic_version"] == "bedrock-2023-05-31"
     assert request["max_tokens"] == 1024
+
+
+def test_tools_that_the_provider_runs_are_not_counted() -> None:
+    """Without these tools, the count would be too low, so the gateway has to estimate."""
+    call = claude_call()
+    prompt = msgspec.structs.replace(call.prompt, server_tools=({"type": "web_search_20250305"},))
+    with pytest.raises(OptionUnsupported):
+        MessagesWire(Endpoint.BEDROCK).encode_count(msgspec.structs.replace(call, prompt=prompt))
 
 
 @each(

@@ -9,8 +9,11 @@ from tests.support.tables import each
 from tests.support.upstream import Upstream, Verb, stream
 from tests.support.upstream_messages import (
     begin,
+    block_records,
+    end,
     error_record,
     message,
+    text_block,
 )
 from tollkeeper.backends.config import Tokenizer, WireProtocol
 from tollkeeper.backends.credentials import CredentialKind
@@ -76,3 +79,37 @@ async def test_the_provider_counts() -> None:
 async def test_an_error_in_the_place_of_the_answer() -> None:
     outcome = await _fault(stream([begin(), error_record("overloaded_error")]))
     check_failure(outcome, BackendFailed, charged=False)
+
+
+_FOUND = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
+
+
+async def test_a_call_that_has_searched_is_charged_and_not_repeated() -> None:
+    """The provider has made the search and charges for it, although the answer has no text."""
+    records = [begin(), *block_records(0, _FOUND), error_record("overloaded_error")]
+    call = claude_call(streamed=True, web_search_options={})
+    async with (
+        Upstream(stream(records)) as first,
+        Upstream(stream(records)) as second,
+        routed(first.url, second.url, **_MESSAGES, retries=1) as backend,
+    ):
+        outcome = await make(backend, call)
+        assert len(first.requests) + len(second.requests) == 1
+    assert outcome.error is not None
+    assert outcome.error.charged
+    assert not outcome.deltas  # so the client gets an error, and not the beginning of an answer
+    assert outcome.reports[-1].usage is not None
+    assert outcome.reports[-1].usage.web_searches == 1
+
+
+async def test_the_idle_timeout_does_not_run_after_a_search() -> None:
+    """After a search, the model may reason silently before the first text."""
+    searched = [begin(), *block_records(0, _FOUND)]
+    records = [b"".join(searched), b"".join([*block_records(1, text_block()), *end()])]
+    call = claude_call(streamed=True, web_search_options={})
+    async with (
+        Upstream(stream(records, pause_s=0.3)) as upstream,
+        routed(upstream.url, **_MESSAGES, idle_timeout_s=0.1) as backend,
+    ):
+        outcome = await make(backend, call)
+    assert outcome.text() == "Hello"

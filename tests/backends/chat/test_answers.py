@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.backend_calls import MODEL, make_call, readable
 from tests.support.tables import each
-from tests.support.upstream import chunk, completion
+from tests.support.upstream import chunk, completion, usage_chunk
 from tollkeeper.backends.answer_json import MalformedAnswer, decode_whole
 from tollkeeper.backends.chat.answer import completion_decoder
 from tollkeeper.backends.chat.stream import ChatStreamReader
@@ -26,7 +26,7 @@ from tollkeeper.domain.inference import (
     ToolCallPiece,
     UsageReport,
 )
-from tollkeeper.domain.usage import Usage
+from tollkeeper.domain.usage import ReportedUsage, Usage
 
 
 def read(*records: Any, choices: int = 1) -> list[Event]:
@@ -119,7 +119,103 @@ def test_usage_beside_the_last_piece() -> None:
 
 def test_chunks_without_choices_are_read_over() -> None:
     records: list[Any] = [{"choices": []}, {"choices": None}, {}, {"timings": {"x": 1}}]
-    assert read(*records) == [Opened()]
+    assert read(*records) == []
+
+
+@each("first", [{"choices": []}, {"choices": [], "usage": None, "error": None}], ids=str)
+def test_the_first_chunk_of_azure_does_not_open_the_answer(first: dict[str, Any]) -> None:
+    """Azure names the fingerprint and the service tier only in the chunks after the first."""
+    second = chunk(delta={"role": "assistant"}, system_fingerprint="fp", service_tier="flex")
+    assert read(first, second, chunk("a")) == [Opened("fp", "flex"), Delta(0, "a")]
+
+
+def test_a_tier_that_comes_before_the_first_choice_is_kept() -> None:
+    records = [{"choices": [], "service_tier": "flex"}, chunk("a")]
+    assert read(*records) == [Opened(None, "flex"), Delta(0, "a")]
+
+
+def test_a_tier_that_comes_late_is_reported_at_once() -> None:
+    """The price depends on the tier, even if the answer breaks off before its usage report."""
+    late = chunk("b", service_tier="flex")
+    found = read(chunk("a"), late, late, usage_chunk())
+    tier = UsageReport(ReportedUsage(service_tier="flex"))
+    assert found[:-1] == [Opened(), Delta(0, "a"), tier, Delta(0, "b"), Delta(0, "b")]
+    assert isinstance(found[-1], UsageReport)
+    assert found[-1].usage is not None
+    assert found[-1].usage.service_tier == "flex"
+
+
+def test_an_empty_finish_reason_is_a_missing_one() -> None:
+    """SGLang, Ollama and some routes to GLM send an empty reason in each chunk except the last."""
+    begin = chunk(delta={"role": "assistant", "content": ""}, finish="")
+    pieces = [chunk("Hel", finish=""), chunk(delta={"reasoning": "r"}, finish="")]
+    assert read(begin, *pieces, chunk("lo", finish="stop")) == [
+        Opened(),
+        Delta(0, "Hel"),
+        Delta(0, reasoning="r"),
+        Delta(0, "lo", finish="stop"),
+    ]
+
+
+def test_a_whole_answer_with_an_empty_finish_reason_is_complete() -> None:
+    body = completion()
+    body["choices"][0]["finish_reason"] = ""
+    whole = ChatWire().read_whole(make_call(), json.dumps(body).encode(), secrets=())
+    assert whole.shortfall is None
+
+
+def _call(index: int, id_: str | None, name: str | None, arguments: str) -> dict[str, Any]:
+    return {"index": index, "id": id_, "function": {"name": name, "arguments": arguments}}
+
+
+@each(
+    ("calls", "pieces"),
+    [
+        # Each call is complete, in one chunk or in several.
+        (
+            [[_call(0, "a", "f", "{}")], [_call(0, "b", "f", "{}")], [_call(1, "c", "g", "{}")]],
+            [(0, "a", "f", "{}"), (1, "b", "f", "{}"), (2, "c", "g", "{}")],
+        ),
+        (
+            [[_call(0, "a", "f", "{}"), _call(0, "b", "g", '{"x":1}')]],
+            [(0, "a", "f", "{}"), (1, "b", "g", '{"x":1}')],
+        ),
+        # Later pieces of a call have an empty id or the same id.
+        (
+            [
+                *([_call(0, "a", "f", "")], [_call(0, "", None, "{}")]),
+                *([_call(0, "b", "g", "")], [_call(0, "b", None, "{")], [_call(0, None, "", "}")]),
+            ],
+            [
+                *((0, "a", "f", ""), (0, None, None, "{}")),
+                *((1, "b", "g", ""), (1, "b", None, "{"), (1, None, None, "}")),
+            ],
+        ),
+        # Older versions of vLLM give each piece of a call another id.
+        (
+            [[_call(0, "a", "f", "{")], [_call(0, "b", None, '"x":')], [_call(0, "c", "f", "1}")]],
+            [(0, "a", "f", "{"), (0, "b", None, '"x":'), (0, "c", "f", "1}")],
+        ),
+    ],
+    ids=["whole", "in one chunk", "in pieces", "an id for each piece"],
+)
+def test_calls_with_the_same_index(
+    calls: list[list[dict[str, Any]]], pieces: list[tuple[Any, ...]]
+) -> None:
+    """Adapters of Gemini and some parsers of SGLang give every call the index 0."""
+    _, *deltas = read(*(chunk(delta={"tool_calls": pieces}) for pieces in calls))
+    found = [piece for delta in deltas if isinstance(delta, Delta) for piece in delta.tool_calls]
+    assert found == [ToolCallPiece(*piece) for piece in pieces]
+
+
+def test_each_choice_has_its_own_tool_calls() -> None:
+    deltas = [chunk(delta={"tool_calls": [_call(0, id_, "f", "{}")]}) for id_ in "ab"]
+    deltas[1]["choices"][0]["index"] = 1
+    _, *found = read(*deltas, choices=2)
+    assert found == [
+        Delta(choice, tool_calls=(ToolCallPiece(0, id_, "f", "{}"),))
+        for choice, id_ in enumerate("ab")
+    ]
 
 
 def test_nan_in_logprobs_does_not_spoil_the_text() -> None:

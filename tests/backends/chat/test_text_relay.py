@@ -183,6 +183,28 @@ async def test_text_is_passed_on_at_once() -> None:
         assert sum(isinstance(event, UsageReport) for event in caller.events) == 1
 
 
+@each("last", ["", "end"])
+async def test_the_relay_leaves_the_finish_reason_to_the_reader(last: str) -> None:
+    """All chunks before the last one have an empty finish reason."""
+    more = [_text(f"word{number} ", finish="") for number in range(10)]
+    end = [_text(last, finish="stop"), *map(_framed, (sse(usage_chunk()), DONE)), _LAST]
+    caller = await _caller_of(_HEAD + _text("first ", finish=""), *more, *end)
+    assert caller.written == len(more)
+    assert caller.text == "first " + "".join(f"word{number} " for number in range(10)) + last
+    assert caller.answer.completed
+
+
+async def test_the_relay_does_not_hide_a_change_of_the_service_tier() -> None:
+    """The relay learns the bytes of chunks with one tier. Then two chunks name other tiers."""
+    tiers = ["a", "a", "b", "a"]
+    pieces = [_text("t", service_tier=tier) for tier in tiers]
+    caller = await _caller_of(
+        _HEAD + pieces[0], *pieces[1:], *map(_framed, [sse(chunk(finish="stop")), DONE]), _LAST
+    )
+    reports = [event.usage for event in caller.events if isinstance(event, UsageReport)]
+    assert [report and report.service_tier for report in reports] == ["b", "a"]
+
+
 async def test_an_answer_is_the_same_wherever_it_is_cut() -> None:
     pieces = ["Hel", "lo", ' "wörld"\n', "\\", "再见"]
     body = _whole(pieces)
@@ -217,6 +239,7 @@ _RECORDS = st.one_of(
         [
             b": comment\n\n",
             sse(chunk("last", finish="stop")),
+            sse(chunk("t", finish="")),
             sse(chunk(delta={"content": "t", "reasoning": "r"})),
             sse(chunk("t", index=1)),
             sse({"error": {"message": "no", "code": 500}}),
@@ -310,6 +333,7 @@ _FORMS: dict[str, list[bytes]] = {
         _framed(sse(chunk(delta={"content": "a", "reasoning_content": None, "tool_calls": None})))
     ]
     * 20,
+    "an empty finish reason": [_text("a", finish="")] * 20,
     "no spaces": [
         _framed(b"data: " + json.dumps(chunk("a"), separators=(",", ":")).encode() + b"\n\n")
     ]

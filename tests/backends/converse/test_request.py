@@ -3,16 +3,17 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
-from tests.backends.converse.calls import CLAUDE, GPT, NOVA, behaving, converse_call, sent_for
+from tests.backends.converse.calls import CLAUDE, GPT, NOVA, behaving, converse_call, sent, sent_for
 from tests.support.tables import each
 from tollkeeper.backends.converse.media import Documents
 from tollkeeper.backends.converse.wire import ConverseWire
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.messages_behavior import PromptCaching, ThinkingStyle
-from tollkeeper.domain.prompt import File
+from tollkeeper.domain.prompt import File, Prompt, Role, Text, ToolCall, ToolResult, Turn
 
 _PNG = "data:image/png;base64,iVBORw0KGgo="
 _MARK = {"type": "ephemeral"}
@@ -254,6 +255,36 @@ def test_marks_become_points_after_what_is_cached() -> None:
         _text("Hi"),
     ]
     assert body["toolConfig"]["tools"][1:] == [_POINT]
+
+
+@each(
+    ("in_content", "on_result", "points"),
+    [
+        (({}, _MARK, {}), {}, [_POINT]),
+        (({**_MARK, "ttl": "1h"}, _MARK, _MARK), {}, [_POINT]),
+        ((_MARK, {}, {}), {**_MARK, "ttl": "1h"}, [_POINT_1H]),
+        (({}, {}, {}), {}, []),
+    ],
+)
+def test_a_mark_inside_a_tool_result_becomes_a_point_after_it(
+    in_content: tuple[Any, ...], on_result: Any, points: list[Any]
+) -> None:
+    """The protocol allows no cache point inside a tool result."""
+    content = tuple(Text("a", extra=_extra(mark)) for mark in in_content)
+    result = ToolResult(content, "c1", extra=_extra(on_result))
+    turns = (
+        Turn(Role.USER, (Text("Hi"),)),
+        Turn(Role.ASSISTANT, (ToolCall("c1", "f", "{}"),)),
+        Turn(Role.TOOL, (result,)),
+    )
+    call = msgspec.structs.replace(converse_call(), prompt=Prompt(turns=turns))
+    block, *after = sent(call)["messages"][-1]["content"]
+    assert block["toolResult"]["content"] == [_text("a")] * 3
+    assert after == points
+
+
+def _extra(mark: dict[str, Any]) -> dict[str, Any] | None:
+    return {"cache_control": mark} if mark else None
 
 
 @each(

@@ -240,6 +240,17 @@ def test_an_error_beside_output_is_charged() -> None:
     assert _deltas(answer.events) == [Delta(0, "Hi")]
 
 
+def test_an_error_after_a_search_is_charged() -> None:
+    """The provider has made the search and charges for it, although the answer has no text."""
+    searched = {"candidates": [{"groundingMetadata": {"webSearchQueries": ["weather"]}}]}
+    failed = {"error": {"code": 503, "status": "UNAVAILABLE", "message": "no"}}
+    call = gemini_call(streamed=True, web_search_options={})
+    _, answer = _stream(json.dumps(searched).encode(), json.dumps(failed).encode(), call=call)
+    assert answer.accepted
+    assert answer.failure is not None
+    assert answer.failure.charged
+
+
 def test_unknown_parts_are_skipped() -> None:
     parts = [{"executableCode": {"code": "1"}}, text_part("Hi"), {"inlineData": {"data": "x"}}]
     assert _deltas(_whole(whole(*parts)).events)[0] == Delta(0, "Hi")

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from tests.api.responses.test_round_trip import add_all
 from tests.backends.conversations import conversation, turn_of
 from tests.backends.gemini.calls import GEMINI, OLDER, gemini_call, sent
 from tests.support.tables import each
@@ -16,13 +17,17 @@ from tests.support.upstream_gemini import (
     thought_part,
     whole,
 )
+from tollkeeper.api.responses.input import Conversation
+from tollkeeper.api.responses.output import Listener, Output
 from tollkeeper.backends.anthropic.thinking import sealed_block
 from tollkeeper.backends.gemini.answer import GeminiAnswer
 from tollkeeper.backends.gemini.records import decode_answer
 from tollkeeper.backends.gemini.thinking import UNSIGNED
 from tollkeeper.backends.gemini.wire import Endpoint
 from tollkeeper.domain.catalog import Model
+from tollkeeper.domain.inference import Delta
 from tollkeeper.domain.prompt import Reasoning, Role, Text, Turn
+from tollkeeper.services.calls.reasoning_seal import KeptReasoning
 
 _ANSWERS: list[list[dict[str, Any]]] = [
     [
@@ -69,11 +74,44 @@ def test_pieces_of_a_stream_come_back_with_their_signatures() -> None:
     assert models[2] == _ANSWERS[2]
 
 
+def test_signatures_of_two_texts_come_back_through_responses() -> None:
+    """A Responses client gets a message for each signed text, with reasoning in between. The signatures
+    count from the beginning of the whole answer."""
+    parts = [text_part("One.", "c2lnMQ=="), text_part("Then two.", "c2lnMg==")]
+    answer = GeminiAnswer(gemini_call())
+    events = answer.read_whole(decode_answer(json.dumps(whole(*parts)).encode()))
+    sealed: list[KeptReasoning] = []
+
+    def seal(text: str, by_backend: tuple[str, ...]) -> str:
+        sealed.append(KeptReasoning(text, GEMINI.id, by_backend))
+        return str(len(sealed) - 1)
+
+    output = Output("r", Listener(), owner=None, seal=seal)
+    add_all(output, [event for event in events if isinstance(event, Delta)])
+    conversation = Conversation(GEMINI, lambda number: sealed[int(number)])
+    for item in output.items():
+        conversation.add(msgspec.Raw(msgspec.json.encode(item)), "input[0]")
+    conversation.add(msgspec.Raw(b'{"role":"user","content":"Go on."}'), "input[1]")
+    assert _sent(conversation.turns())["contents"][0]["parts"] == parts
+
+
 def test_vertex_has_no_ids() -> None:
     turns = conversation([_read_whole(parts) for parts in _ANSWERS])
     body = json.dumps(_sent(turns, endpoint=Endpoint.VERTEX))
     assert '"id"' not in body
     assert "c2lnMQ==" in body
+
+
+def test_vertex_gets_results_in_the_order_of_the_calls() -> None:
+    """Vertex matches results with calls by their order, but a client may send them in any order."""
+    turns = list(conversation([_read_whole(parts) for parts in _ANSWERS]))
+    in_order = _sent(tuple(turns), endpoint=Endpoint.VERTEX)
+    turns[3:5] = turns[4], turns[3]
+    assert _sent(tuple(turns), endpoint=Endpoint.VERTEX) == in_order
+    # Some clients use the same ids again in later answers.
+    again = [*turns[:3], turns[4], turns[3], turns[2], *turns[3:]]
+    contents = _sent(tuple(again), endpoint=Endpoint.VERTEX)["contents"]
+    assert contents[4] == contents[2] == in_order["contents"][2]
 
 
 @each(("model", "signature"), [(GEMINI, UNSIGNED), (OLDER, None)])

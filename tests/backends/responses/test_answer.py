@@ -24,6 +24,7 @@ from tests.support.upstream_wire import (
 )
 from tollkeeper.backends.answer_json import MalformedAnswer
 from tollkeeper.backends.responses.answer import ResponsesAnswer
+from tollkeeper.backends.responses.reasoning import sealed_item
 from tollkeeper.backends.responses.result import decode_result
 from tollkeeper.backends.responses.usage import read_responses_usage
 from tollkeeper.backends.transport.sse import EventStreamParser
@@ -99,7 +100,7 @@ ITEMS: dict[str, tuple[dict[str, Any], list[Delta]]] = {
     ),
     "sealed reasoning": (
         reasoning_item("rs", encrypted_content="blob"),
-        [Delta(0, reasoning="rs"), Delta(0, sealed_reasoning="blob"), STOP],
+        [Delta(0, reasoning="rs"), Delta(0, sealed_reasoning=sealed_item("rs_1", "blob")), STOP],
     ),
     "an item of another kind": (
         {"type": "file_search_call", "id": "fs_1", "content": 7, "arguments": {}},
@@ -122,6 +123,21 @@ def test_item(case: str) -> None:
     if case != "an item of another kind":
         assert read(*response_records(item, pieces=0)) == expected
         assert read(*response_records(item, pieces=1)) == expected
+
+
+@each("pieces", [None, 0, 1, 3])
+def test_citations_count_from_the_beginning_of_the_whole_answer(pieces: int | None) -> None:
+    """The backend counts from the beginning of each part."""
+    cited = {"type": "url_citation", "url": "u", "title": "t", "start_index": 3, "end_index": 8}
+    items = [message_item("Let me look. "), message_item("It rains.", annotations=[cited])]
+    events = (
+        read_result(response(*items))
+        if pieces is None
+        else read(*response_records(*items, pieces=pieces))
+    )
+    deltas = [event for event in events if isinstance(event, Delta)]
+    [annotation] = [one for delta in deltas for one in delta.annotations]
+    assert _joined(events)[1][annotation.start_index : annotation.end_index] == "rains"
 
 
 @each("pieces", [0, 1, 2, 3, 9])

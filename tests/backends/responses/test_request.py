@@ -9,10 +9,16 @@ import pytest
 
 from tests.support.backend_calls import MODEL, make_call
 from tests.support.tables import each
+from tests.support.upstream_wire import message_item, response
+from tollkeeper.backends.responses.answer import ResponsesAnswer
 from tollkeeper.backends.responses.request import OPTIONS, encode_responses_request
+from tollkeeper.backends.responses.result import decode_result
+from tollkeeper.backends.wires import wire_for
+from tollkeeper.bootstrap.backends import backend_config
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported, TollkeeperError
-from tollkeeper.domain.inference import Call
+from tollkeeper.domain.inference import Call, Delta
 from tollkeeper.domain.prompt import Prompt, Reasoning, Role, Text, Turn
+from tollkeeper.settings import BackendSettings
 
 USER = {"role": "user", "content": "Hi"}
 SAID = {"type": "message", "role": "user", "content": "Hi"}
@@ -102,12 +108,57 @@ def test_an_answer_with_everything() -> None:
     ]
 
 
-def test_what_the_backend_sealed_goes_back_as_it_was() -> None:
-    parts = (Reasoning("Hm.", ("a", "b")), Text("So."))
-    prompt = Prompt(turns=(Turn(Role.ASSISTANT, parts),))
-    found = encoded(msgspec.structs.replace(make_call(), prompt=prompt))["input"]
-    assert [item.get("encrypted_content") for item in found] == ["a", "b", None]
-    assert not any("content" in item for item in found[:2])
+def test_encrypted_reasoning_goes_back_with_the_id_of_its_item() -> None:
+    """The provider rejects an encrypted value in an item with another id."""
+    output = [
+        {"type": "reasoning", "id": "rs_a", "summary": [], "encrypted_content": "gAAAA"},
+        {"type": "reasoning", "summary": [], "encrypted_content": "gAAAB"},
+    ]
+    result = json.dumps(response(*output, message_item("So."))).encode()
+    events = ResponsesAnswer(make_call()).read_result(decode_result(result))
+    deltas = [event for event in events if isinstance(event, Delta)]
+    sealed = tuple(delta.sealed_reasoning for delta in deltas if delta.sealed_reasoning)
+    assert _answered(Reasoning("Hm.", sealed)) == output
+
+
+def test_encrypted_reasoning_of_an_earlier_release_goes_back_without_an_id() -> None:
+    item = {"type": "reasoning", "summary": [], "encrypted_content": "gAAAA"}
+    assert _answered(Reasoning("Hm.", ("gAAAA",))) == [item]
+
+
+def test_reasoning_that_another_protocol_sealed_is_left_out() -> None:
+    assert _answered(Reasoning("Hm.", ('{"type":"thinking","signature":"c2ln"}',))) == []
+
+
+@pytest.mark.parametrize(
+    ("preset", "kinds"),
+    [("openai", ["message"]), ("azure", ["message"]), ("vllm", ["reasoning", "message"])],
+)
+def test_reasoning_text_is_not_sent_to_providers_that_reject_it(
+    preset: str, kinds: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEY", "k")
+    declared = BackendSettings(
+        name="cluster",
+        preset=preset,
+        protocol="responses",
+        urls=("http://a.test/v1",),
+        api_key_env="KEY",
+    )
+    wire = wire_for(backend_config(declared, None))
+    body = wire.encode_request(_answering(Reasoning("Hm.")), stream=False, extra={})
+    assert [item["type"] for item in json.loads(body)["input"]] == kinds
+
+
+def _answering(reasoning: Reasoning) -> Call:
+    turn = Turn(Role.ASSISTANT, (reasoning, Text("So.")))
+    return msgspec.structs.replace(make_call(), prompt=Prompt(turns=(turn,)))
+
+
+def _answered(reasoning: Reasoning) -> list[dict[str, Any]]:
+    """Returns the items before the text of an earlier answer with this reasoning."""
+    found: list[dict[str, Any]] = encoded(_answering(reasoning))["input"]
+    return found[:-1]
 
 
 def test_parts_of_answers_and_outputs() -> None:

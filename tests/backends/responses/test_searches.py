@@ -1,5 +1,6 @@
 """Tests that web searches of a Responses backend are reported at once, and counted once."""
 
+import json
 from typing import Any
 
 from tests.backends.responses.test_answer import END, payloads, read
@@ -8,7 +9,10 @@ from tests.support.backend_calls import make_call
 from tests.support.tables import each
 from tests.support.upstream_wire import message_item, response, typed
 from tollkeeper.backends.responses.answer import ResponsesAnswer
+from tollkeeper.backends.responses.result import decode_result
 from tollkeeper.domain.inference import UsageReport
+
+ERROR = {"code": "server_error", "message": "no"}
 
 
 def search_item(number: int, **fields: Any) -> dict[str, Any]:
@@ -74,6 +78,38 @@ def test_a_search_under_way_in_an_incomplete_response_was_not_made(
     result = response(search_item(0, status=status), message_item("ab"))
     end = typed("response.incomplete", response={**result, "status": "incomplete"})
     assert _searches(read(_text("ab"), end, web_search_options={})[-1]) == searches
+
+
+@each(
+    "end",
+    [
+        typed("response.failed", response=response(status="failed", usage=None, error=ERROR)),
+        typed("error", **ERROR),
+        None,
+    ],
+)
+def test_a_failure_after_a_search_is_charged(end: bytes | None) -> None:
+    """The provider has made the search and charges for it, although the answer has no text."""
+    answer = ResponsesAnswer(make_call(streamed=True, web_search_options={}))
+    events = answer.read(payloads(search_done(0)))
+    assert _searches(events[-1]) == 1
+    # The model may now reason for longer than the idle timeout, so the answer is not accepted yet.
+    accepted = [answer.accepted]
+    answer.read([] if end is None else payloads(end))
+    answer.end_body()
+    assert [*accepted, answer.accepted] == [False, True]
+    assert answer.failure is not None
+    assert answer.failure.charged
+
+
+def test_a_failed_answer_that_is_not_streamed_is_charged_for_its_searches() -> None:
+    answer = ResponsesAnswer(make_call(web_search_options={}))
+    failed = response(search_item(0), status="failed", usage=None, error=ERROR)
+    events = answer.read_result(decode_result(json.dumps(failed).encode()))
+    assert _searches(events[-1]) == 1
+    assert answer.accepted
+    assert answer.failure is not None
+    assert answer.failure.charged
 
 
 def _searches(event: object) -> int | None:

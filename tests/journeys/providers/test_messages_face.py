@@ -343,9 +343,20 @@ async def test_the_search_is_the_only_tool_if_it_is_chosen(claude: ScriptedGatew
     chosen = {"type": "tool", "name": "web_search"}
     for tools in ([search], [TOOL, search]):
         sent = await asked(claude, tools=tools, tool_choice=chosen)
-        assert (sent["tools"], sent.get("tool_choice")) == ([search], None)
+        assert (sent["tools"], sent["tool_choice"]) == ([search], {"type": "any"})
     found = await send(claude, tools=[TOOL], tool_choice=chosen)
     assert_refused(found, 400, "invalid_request", "tool_choice.name")
+
+
+async def test_gemini_cannot_force_a_search(shared: dict[str, ScriptedGateway]) -> None:
+    await shared["gemini"].works()
+    gemini = await shared["gemini"].with_tenant()
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    found = await send(gemini, tools=[search], tool_choice={"type": "any"})
+    assert_refused(found, 501, "not_implemented", "tool_choice")
+    sent = await asked(gemini, tools=[search], tool_choice={"type": "tool", "name": "web_search"})
+    assert sent["tools"] == [{"googleSearch": {}}]
+    assert "toolConfig" not in sent
 
 
 async def test_a_later_system_message_is_refused_by_gemini(

@@ -111,6 +111,24 @@ async def test_calls_and_reasoning_as_responses(native: ScriptedGateway, streame
     assert native.upstream.requests[-1].json["tools"] == [LOOK]
 
 
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "required",
+        {"type": "web_search"},
+        {"type": "allowed_tools", "mode": "required", "tools": [{"type": "web_search"}]},
+    ],
+    ids=["word", "named", "allowed"],
+)
+async def test_a_forced_search(native: ScriptedGateway, choice: object) -> None:
+    tools = [{"type": "web_search"}]
+    found = await respond(native, tools=tools, tool_choice=choice)
+    assert found.status_code == 200, found.text
+    assert found.json()["tool_choice"] == choice
+    request = native.upstream.requests[-1].json
+    assert (request["tools"], request["tool_choice"]) == (tools, "required")
+
+
 @BOTH
 async def test_refusal(native: ScriptedGateway, streamed: bool) -> None:
     native.upstream.play(responding(refusal_item("I will not.")))

@@ -4,12 +4,20 @@ import itertools
 import json
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.api.responses.test_round_trip import REQUEST_ID, answers, begun, finishes, texts
+from tests.api.responses.test_round_trip import (
+    REQUEST_ID,
+    add_all,
+    answers,
+    begun,
+    finishes,
+    texts,
+)
 from tests.support.backend_calls import make_call, usage_in
 from tollkeeper.api.responses.output import Listener, Output
 from tollkeeper.api.responses.result import ended_response
@@ -49,7 +57,7 @@ usages = st.builds(
 def written(deltas: list[Delta], usage: Usage) -> bytes:
     prepared: Any = SimpleNamespace(
         initial_response=begun(),
-        call=SimpleNamespace(request_id=REQUEST_ID),
+        call=SimpleNamespace(request_id=REQUEST_ID, organization_id=UUID(int=0)),
         includes_logprobs=True,
         obfuscates=False,
         seal=None,
@@ -58,8 +66,7 @@ def written(deltas: list[Delta], usage: Usage) -> bytes:
     nobody: Any = None
     encoder = ResponseStream(nobody, nobody, prepared)
     encoder._begin()
-    for delta in deltas:
-        encoder._output.add(delta)
+    add_all(encoder._output, deltas)
     ended = ended_response(encoder._initial_response, encoder._output, usage, 0)
     encoder._response_event(f"response.{ended.status}", ended)
     return encoder._take_records()
@@ -137,9 +144,8 @@ def test_a_stream_is_read_as_it_was_written(
 @given(likely_answers, finishes, usages)
 @settings(max_examples=100, deadline=None)
 def test_a_result_is_read_as_it_was_written(deltas: list[Delta], finish: str, usage: Usage) -> None:
-    output = Output(REQUEST_ID, Listener(), logprobs=True)
-    for delta in [*deltas, Delta(0, finish=finish)]:
-        output.add(delta)
+    output = Output(REQUEST_ID, Listener(), owner=None, logprobs=True)
+    add_all(output, [*deltas, Delta(0, finish=finish)])
     result = msgspec.json.encode(ended_response(begun(), output, usage, 0))
     answer = ResponsesAnswer(make_call(output_tokens_max=8192))
     events = answer.read_result(decode_result(result))

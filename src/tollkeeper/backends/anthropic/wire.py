@@ -16,6 +16,7 @@ from tollkeeper.backends.anthropic.request import count_request, encoded, messag
 from tollkeeper.backends.aws_exceptions import failure_of, is_exception, read_record
 from tollkeeper.backends.bedrock_path import count_tokens_path
 from tollkeeper.backends.transport.framing import Framing
+from tollkeeper.backends.unsupported import refuse_server_tools
 from tollkeeper.backends.wire import AnswerReader, WholeAnswer
 from tollkeeper.domain.inference import Call, UsageReport
 from tollkeeper.domain.prompt import FreeObject
@@ -141,6 +142,7 @@ class MessagesWire:
 
     def encode_count(self, call: Call) -> bytes:
         if self._is_bedrock:
+            refuse_server_tools(call.prompt)
             # Bedrock counts the tokens of a whole call request, which is sent to it in base64.
             request = self.encode_request(call, stream=False, extra={})
             counted = {"body": base64.b64encode(request).decode("ascii")}

@@ -80,7 +80,7 @@ class _Message(msgspec.Struct, gc=False):
     images: list[_Image | str] | None = None
 
 
-class _ChunkChoice(msgspec.Struct, gc=False):
+class ChunkChoice(msgspec.Struct, gc=False):
     index: int = 0
     message: _Message | None = msgspec.field(default=None, name="delta")
     finish_reason: str | None = None
@@ -104,7 +104,7 @@ class Chunk(msgspec.Struct, gc=False):
     """Represents one record of a stream. `usage` and `error` stay undecoded here, because servers
     send values of any type in them."""
 
-    choices: list[_ChunkChoice] | None = None
+    choices: list[ChunkChoice] | None = None
     usage: msgspec.Raw = ABSENT
     x_groq: _GroqExtension | None = None
     error: msgspec.Raw = ABSENT
@@ -147,7 +147,7 @@ def chunk_usage(chunk: Chunk, service_tier: str | None = None) -> UsageReport | 
         report = usage_report(chunk.x_groq.usage, service_tier)
     if report is None:
         for choice in chunk.choices or ():
-            if choice.finish_reason is not None:
+            if choice.finish_reason:
                 report = report or usage_report(choice.usage, service_tier)
     return report
 
@@ -167,7 +167,7 @@ def text_piece(chunk: Chunk) -> tuple[int, str] | None:
     choice = choices[0]
     message, logprobs = choice.message, choice.logprobs
     if (
-        choice.finish_reason is not None
+        choice.finish_reason
         or (logprobs is not ABSENT and logprobs != NULL)
         or message is None
         or type(message.content) is not str
@@ -178,10 +178,12 @@ def text_piece(chunk: Chunk) -> tuple[int, str] | None:
     return choice.index, message.content
 
 
-def delta_of_chunk(choice: _ChunkChoice) -> Delta | None:
+def delta_of_chunk(choice: ChunkChoice) -> Delta | None:
     """Returns the delta of a choice in a chunk; None if the delta adds nothing. For example, the
-    first chunk of many servers contains only the role."""
+    first chunk of many servers contains only the role. Some servers send an empty finish reason until
+    the choice ends, so an empty reason counts as missing."""
     choice.message = choice.message or _Message()
+    choice.finish_reason = choice.finish_reason or None
     delta = delta_of(choice)
     return None if delta.text is None and delta == Delta(choice.index) else delta
 
@@ -205,7 +207,7 @@ def has_output(delta: Delta) -> bool:
     return delta != Delta(delta.choice, finish=delta.finish)
 
 
-def delta_of(choice: _ChunkChoice | _CompleteChoice) -> Delta:
+def delta_of(choice: ChunkChoice | _CompleteChoice) -> Delta:
     """Returns the delta for the choice's message, or for the choice's part of a message."""
     message, raw = choice.message, choice.logprobs
     if message is None:

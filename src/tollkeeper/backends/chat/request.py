@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from tollkeeper.backends.options import add_options
+from tollkeeper.backends.unsupported import refuse_forced_search
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import (
     AllowedFunctions,
@@ -55,6 +56,7 @@ def encoded_fields(prompt: Prompt) -> FreeObject:
         **_tool_fields(prompt),
     }
     if prompt.web_search is not None:
+        refuse_forced_search(prompt)
         fields["web_search_options"] = _web_search(prompt.web_search)
     if prompt.output_format is not None:
         fields["response_format"] = prompt.output_format.described()

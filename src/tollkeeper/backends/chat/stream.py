@@ -6,13 +6,16 @@ does no I/O.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
+from weakref import ref
 
 from msgspec.structs import replace
 
 from tollkeeper.backends.answer_json import MalformedAnswer, error_record, usage_means_charge
 from tollkeeper.backends.chat.answer import (
     Chunk,
+    ChunkChoice,
     chunk_usage,
     decode_chunk,
     delta_of_chunk,
@@ -27,9 +30,21 @@ from tollkeeper.backends.port import TextWriter
 from tollkeeper.backends.refusals import refusal_record
 from tollkeeper.backends.transport.framing import RecordParser
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
-from tollkeeper.domain.inference import Call, Delta, Event, Opened, UsageReport
+from tollkeeper.domain.inference import Call, Delta, Event, Opened, ToolCallPiece, UsageReport
+from tollkeeper.domain.prompt import decode_arguments
+from tollkeeper.domain.usage import ReportedUsage
 
 _DONE = b"[DONE]"
+
+
+@dataclass(slots=True)
+class _ToolCallInProgress:
+    # The index of the call in the events.
+    index: int
+    id: str | None
+    # Whether a piece with another id certainly begins a new call, because the first piece was a whole
+    # call, or a later piece had the same id or none.
+    keeps_id: bool
 
 
 class ChatStreamReader(StreamReader):
@@ -39,6 +54,9 @@ class ChatStreamReader(StreamReader):
     # The failure of an answer whose finish reason means that its tokens are free. The answer fails at
     # its end, because a usage report with a price may follow the finish reason.
     _late_failure: TollkeeperError | None = None
+    # Returns the relay if there is one. The relay refers to the reader, so a strong reference would form a
+    # cycle, which only a garbage collection frees.
+    _relay: Callable[[], TextRelay | None] = staticmethod(lambda: None)
 
     def __init__(
         self,
@@ -55,20 +73,26 @@ class ChatStreamReader(StreamReader):
         self.finished = [False] * call.choices
         self._opened = False
         self._service_tier: str | None = None
+        # The tool calls in progress, by the choice and the index that the backend gives them, and the
+        # indexes that the events of each choice use.
+        self._tool_calls: dict[tuple[int, int], _ToolCallInProgress] = {}
+        self._used_indexes: list[set[int]] = [set() for _ in range(call.choices)]
 
     def open_relay(
         self, parser: RecordParser, write: TextWriter, count: Callable[[str], None]
     ) -> Callable[[bytes], int] | None:
         if len(self.pieces) != 1:
             return None
-        return TextRelay(
+        relay = TextRelay(
             *(write, count),
             record_bytes_max=parser.record_bytes_max,
             text_of=self.text_of,
             pieces=self.pieces,
             finished=self.finished,
             pieces_max=self.pieces_max,
-        ).take
+        )
+        self._relay = ref(relay)
+        return relay.take
 
     def text_of(self, payload: bytes) -> str | None:
         """Returns the text of a record that only adds text to the first choice. Returns None for any
@@ -101,7 +125,9 @@ class ChatStreamReader(StreamReader):
             self._end()
             return
         chunk = decode_chunk(payload)
-        self._service_tier = chunk.service_tier or self._service_tier
+        tier = chunk.service_tier
+        if tier and tier != self._service_tier:
+            self._take_tier(tier)
         piece = text_piece(chunk) if self._opened else None
         if piece is not None:
             index, text = piece
@@ -119,11 +145,11 @@ class ChatStreamReader(StreamReader):
         if record is not None or is_free:
             self._read_failure(chunk, record, is_free=is_free)
             return
-        self._open(chunk)
         for choice in chunk.choices or ():
             if not 0 <= choice.index < len(self.pieces):
                 raise MalformedAnswer("it has a choice that was not asked for")
-            delta = delta_of_chunk(choice)
+            self._open(chunk)
+            delta = self._delta_of(choice)
             if delta is None:
                 self._count_empty_record()
                 continue
@@ -134,6 +160,7 @@ class ChatStreamReader(StreamReader):
                 self._events.append(delta)
         report = chunk_usage(chunk, self._service_tier)
         if report is not None:
+            self._open(chunk)
             self.accepted = True
             self._events.append(self._marked(report, chunk))
 
@@ -157,7 +184,7 @@ class ChatStreamReader(StreamReader):
         self._open(chunk)
         for choice in chunk.choices or ():
             if 0 <= choice.index < len(self.finished) and not self.finished[choice.index]:
-                delta = delta_of_chunk(choice)
+                delta = self._delta_of(choice)
                 if delta is not None and has_output(delta):
                     self.accepted = True
                     self._events.append(replace(delta, finish=None))
@@ -177,9 +204,47 @@ class ChatStreamReader(StreamReader):
             self.fail(failure)
 
     def _open(self, chunk: Chunk) -> None:
+        """Emits `Opened` at the first record with a choice, usage or an error. An earlier record, such
+        as the first record of Azure, usually names no fingerprint and no service tier."""
         if not self._opened:
             self._opened = True
-            self._events.append(Opened(chunk.system_fingerprint, chunk.service_tier))
+            self._events.append(Opened(chunk.system_fingerprint, self._service_tier))
+
+    def _take_tier(self, tier: str) -> None:
+        """Stores the service tier. If the answer has begun without it, reports it as usage, because the
+        price depends on the tier even if no usage report follows."""
+        self._service_tier = tier
+        relay = self._relay()
+        if relay is not None:
+            # The learned bytes may name the previous tier.
+            relay.forget()
+        if self._opened:
+            self._events.append(UsageReport(ReportedUsage(service_tier=tier)))
+
+    def _delta_of(self, choice: ChunkChoice) -> Delta | None:
+        delta = delta_of_chunk(choice)
+        if delta is None or not delta.tool_calls:
+            return delta
+        pieces = tuple(self._with_free_index(choice.index, piece) for piece in delta.tool_calls)
+        return replace(delta, tool_calls=pieces)
+
+    def _with_free_index(self, choice: int, piece: ToolCallPiece) -> ToolCallPiece:
+        """Returns the piece with the index of its tool call. Some servers give every call the index 0, so
+        a piece with a name and another id begins a new call, which gets the next free index. Other servers
+        give every piece of one call another id. Therefore, such a piece belongs to the same call until the
+        server has shown that all pieces of one call have the same id or none (`keeps_id`)."""
+        call = self._tool_calls.get((choice, piece.index))
+        has_other_id = call is not None and piece.id not in (None, call.id)
+        if call is None or (has_other_id and piece.name and call.keeps_id):
+            used = self._used_indexes[choice]
+            index = piece.index if piece.index not in used else max(used) + 1
+            used.add(index)
+            is_whole = decode_arguments(piece.arguments) is not None
+            call = _ToolCallInProgress(index, piece.id, keeps_id=is_whole)
+            self._tool_calls[choice, piece.index] = call
+        elif not has_other_id:
+            call.keeps_id = True
+        return replace(piece, index=call.index)
 
     def _count_piece(self, index: int) -> None:
         self.pieces[index] += 1

@@ -60,6 +60,7 @@ class TextRelay:
     """Reads HTTP chunks that contain exactly one record each, with text for the only choice."""
 
     __slots__ = (
+        "__weakref__",
         "_after",
         "_before",
         "_count",
@@ -136,6 +137,10 @@ class TextRelay:
             self._count(text)
             start = end
         return start
+
+    def forget(self) -> None:
+        """Forgets the learned bytes."""
+        self._before = self._after = _UNKNOWN
 
     def _find_text(self, data: bytes, start: int) -> tuple[bytes, int] | None:
         """Returns the text of the HTTP chunk that begins at `start`, as a JSON string, and the end of

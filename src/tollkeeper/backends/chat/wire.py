@@ -59,7 +59,9 @@ class ChatWire:
         """Encodes the fields of the prompt, changed by the dialect, and the fields that the gateway
         always writes itself. A request for a stream also asks for a usage report, because the gateway
         computes the price from the report. A dialect can disable this (`include_usage`)."""
-        model, prompt, dialect = call.model, call.prompt, self._dialect
+        model = call.model
+        prompt = call.prompt
+        dialect = self._dialect
         body: FreeObject = encoded_fields(prompt) if prompt.written is None else {**prompt.written}
         if prompt.reasoning is not None and prompt.reasoning.effort is not None:
             body["reasoning_effort"] = prompt.reasoning.effort
@@ -89,7 +91,8 @@ class ChatWire:
 
     def read_whole(self, call: Call, body: bytes, *, secrets: tuple[str, ...]) -> WholeAnswer:
         completion = decode_whole(completion_decoder, body)
-        tier, logprobs = completion.service_tier, completion.prompt_logprobs
+        tier = completion.service_tier
+        logprobs = completion.prompt_logprobs
         opened = Opened(
             completion.system_fingerprint, tier, value_or_none(logprobs) if logprobs else None
         )
@@ -104,7 +107,8 @@ class ChatWire:
         deltas: dict[int, Event] = {}
         unfinished = call.choices
         for choice in completion.choices or ():
-            index, delta = choice.index, delta_of(choice)
+            index = choice.index
+            delta = delta_of(choice)
             if 0 <= index < call.choices and index not in deltas:
                 deltas[index] = delta
                 unfinished -= delta.finish is not None

@@ -13,11 +13,14 @@ from tollkeeper.domain.prompt import (
     FreeObject,
     Image,
     Media,
+    Part,
     Reasoning,
     ToolResult,
     Turn,
     Video,
 )
+
+_POINT = "cachePoint"
 
 
 class Input(ConversationWithIds):
@@ -56,6 +59,15 @@ class Input(ConversationWithIds):
             tool_result["status"] = "error"
         return {"toolResult": tool_result}
 
+    def _result(self, result: Part, turn: Turn) -> list[FreeObject]:
+        """Returns the block of a tool result. The protocol allows no cache point inside the block, so
+        the last cache point goes after the block."""
+        block, *after = super()._result(result, turn)
+        content = block["toolResult"]["content"]
+        points = [item for item in (*content, *after) if _POINT in item]
+        block["toolResult"]["content"] = [item for item in content if _POINT not in item]
+        return [block, *points[-1:]]
+
     def marked(
         self, block: FreeObject | None, extra: FreeObject | None, place: str
     ) -> list[FreeObject]:
@@ -72,4 +84,4 @@ def cache_point(mark: FreeObject | None) -> list[FreeObject]:
     point = {"type": "default"}
     if mark.get("ttl") == "1h":
         point["ttl"] = "1h"
-    return [{"cachePoint": point}]
+    return [{_POINT: point}]

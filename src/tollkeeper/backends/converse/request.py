@@ -10,7 +10,12 @@ from tollkeeper.backends.claude_thinking import is_reasoning_option
 from tollkeeper.backends.converse.input import Input, cache_point
 from tollkeeper.backends.converse.reasoning import reasoning_fields
 from tollkeeper.backends.options import add_options
-from tollkeeper.backends.unsupported import chosen_tool, offered_functions, refuse_unsupported
+from tollkeeper.backends.unsupported import (
+    chosen_tool,
+    offered_functions,
+    refuse_server_tools,
+    refuse_unsupported,
+)
 from tollkeeper.domain.catalog import Feature
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inference import Call
@@ -81,12 +86,8 @@ def converse_request(call: Call, *, extra: Mapping[str, Any]) -> FreeObject:
 
 
 def count_request(call: Call) -> FreeObject:
-    """Builds the body of the token count request. Raises OptionUnsupported for tools of a Messages
-    request that the provider runs (`server_tools`), because this protocol does not have them."""
-    if call.prompt.server_tools:
-        raise OptionUnsupported(
-            "The backend cannot count the tokens of server-side tools.", param="tools"
-        )
+    """Builds the body of the token count request."""
+    refuse_server_tools(call.prompt)
     body = converse_request(call, extra={})
     counted_fields = {name: body[name] for name in _COUNT_FIELDS if name in body}
     return {"input": {"converse": counted_fields}}

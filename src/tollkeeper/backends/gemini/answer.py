@@ -145,6 +145,7 @@ class GeminiAnswer(EventReader):
             self._read_part(part)
         if candidate.grounding_metadata is not None and self._grounded is not None:
             self._grounded.take(candidate.grounding_metadata)
+            self._searches = self._grounded.searches
         reason = candidate.finish_reason
         return None if reason == records.UNSPECIFIED else reason or None
 
@@ -208,14 +209,13 @@ class GeminiAnswer(EventReader):
         self._emit(Delta(0, sealed_reasoning=seal.sealed()))
 
     def _read_usage(self, usage: Raw, *, is_final: bool) -> None:
-        searches = 0 if self._grounded is None else self._grounded.searches
         raw_usage = value_or_none(usage)
         if raw_usage is None:
-            if searches:
-                so_far = ReportedUsage(web_searches=searches, is_running_total=not is_final)
+            if self._searches:
+                so_far = ReportedUsage(web_searches=self._searches, is_running_total=not is_final)
                 self._events.append(UsageReport(so_far))
             return
-        report = read_usage(decode_any(raw_usage), is_final=is_final, searches=searches)
+        report = read_usage(decode_any(raw_usage), is_final=is_final, searches=self._searches)
         # Even a running total shows that the backend has run the call, if the total is readable.
         self._report(report, is_final=is_final or report.usage is not None)
 

@@ -2,6 +2,8 @@
 request."""
 
 from collections import deque
+from collections.abc import Sequence
+from itertools import groupby
 
 from tollkeeper.backends.conversation import Conversation
 from tollkeeper.backends.gemini.media import media_part
@@ -39,6 +41,9 @@ class Input(Conversation):
         # The function name of each tool call, by the id of the call. A tool result has to contain
         # the name of its function.
         self._names: dict[str, str] = {}
+
+    def add(self, turns: Sequence[Turn]) -> None:
+        super().add(turns if self._sends_ids else _in_order_of_calls(turns))
 
     def text_block(self, text: str) -> FreeObject:
         return {"text": text}
@@ -128,6 +133,27 @@ class Input(Conversation):
                 param=f"{turn.place}.tool_call_id",
             )
         return {"id": result.call_id, "name": name} if self._sends_ids else {"name": name}
+
+
+def _in_order_of_calls(turns: Sequence[Turn]) -> list[Turn]:
+    """Sorts the tool results between two other turns by the order of their calls. A client may send
+    results in any order."""
+    positions: dict[str | None, int] = {}
+    ordered: list[Turn] = []
+
+    def position(turn: Turn) -> int:
+        ids = (part.call_id for part in turn.parts if isinstance(part, ToolResult))
+        return positions.get(next(ids, None), 0)
+
+    for has_results, group in groupby(turns, key=lambda turn: turn.role is Role.TOOL):
+        if has_results:
+            ordered += sorted(group, key=position)
+            continue
+        for turn in group:
+            ordered.append(turn)
+            calls = (part for part in turn.parts if isinstance(part, ToolCall))
+            positions.update((call.id, len(positions) + at) for at, call in enumerate(calls))
+    return ordered
 
 
 def _signed_texts(text: str, start: int, seals: deque[Seal]) -> list[FreeObject]:

@@ -17,6 +17,8 @@ from tollkeeper.backends.unsupported import (
     check_search,
     chosen_tool,
     offered_functions,
+    refuse_forced_search,
+    refuse_server_tools,
     refuse_unsupported,
 )
 from tollkeeper.domain.catalog import Feature
@@ -92,12 +94,8 @@ def generate_request(call: Call, *, extra: Mapping[str, Any], sends_ids: bool) -
 
 
 def count_request(call: Call, *, sends_ids: bool) -> FreeObject:
-    """Builds the body of the token count request. Raises OptionUnsupported if a Messages request has
-    `server_tools` (tools that the provider runs), because this protocol has no such tools."""
-    if call.prompt.server_tools:
-        raise OptionUnsupported(
-            "The backend cannot count the tokens of server-side tools.", param="tools"
-        )
+    """Builds the body of the token count request."""
+    refuse_server_tools(call.prompt)
     body = generate_request(call, extra={}, sends_ids=sends_ids)
     return {name: body[name] for name in _COUNT_FIELDS if name in body}
 
@@ -146,6 +144,7 @@ def _tool_fields(prompt: Prompt) -> FreeObject:
     if offered:
         tools.append({"functionDeclarations": [_declaration(tool) for tool in offered]})
     if prompt.web_search is not None:
+        refuse_forced_search(prompt)
         _check_search(prompt.web_search)
         tools.append({"googleSearch": {}})
     fields: FreeObject = {}

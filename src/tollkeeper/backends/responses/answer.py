@@ -20,6 +20,7 @@ from tollkeeper.backends.answer_json import (
 )
 from tollkeeper.backends.event_reader import EventReader
 from tollkeeper.backends.responses import result as records
+from tollkeeper.backends.responses.reasoning import sealed_item
 from tollkeeper.backends.responses.result import TextKind
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Call, Delta, Event, Finish, UsageReport
@@ -38,6 +39,8 @@ class _Item:
 
     # The texts that have begun, by kind and index. True if the text has ended.
     texts: dict[tuple[TextKind, int], bool] = field(default_factory=dict)
+    # For each part with text, the position in the text of the whole answer at which the part starts.
+    text_starts: dict[int, int] = field(default_factory=dict)
     # The indexes of the parts whose annotations have been emitted.
     annotated: set[int] = field(default_factory=set)
     # If the item is a tool call, its index among the answer's tool calls; otherwise None.
@@ -62,6 +65,7 @@ class ResponsesAnswer(EventReader):
         self._items: dict[int | str, _Item] = {}
         self._items_by_call_id: dict[str, _Item] = {}
         self._emitted_kinds: set[TextKind] = set()
+        self._text_length = 0
         # The failure that an `error` event reported. The reader still waits for the result, because
         # the result may contain usage.
         self._error_event: TollkeeperError | None = None
@@ -96,8 +100,9 @@ class ResponsesAnswer(EventReader):
         elif type_ in records.PART_DONE_EVENTS:
             self._emit_part(self._item(event), _part_index(event), records.decode_part(event.part))
         elif type_ == records.ANNOTATION_ADDED:
-            self._item(event).annotated.add(event.content_index or 0)
-            self._emit_annotations([event.annotation])
+            item, index = self._item(event), event.content_index or 0
+            item.annotated.add(index)
+            self._emit_annotations(item, index, [event.annotation])
         elif type_ == records.ITEM_ADDED:
             self._begin_item(event)
         elif type_ == records.ITEM_DONE:
@@ -151,6 +156,8 @@ class ResponsesAnswer(EventReader):
         item.texts[kind, index] = False
         match kind:
             case TextKind.TEXT:
+                item.text_starts.setdefault(index, self._text_length)
+                self._text_length += len(text)
                 self._emit(Delta(0, text or None, logprobs=logprobs))
             case TextKind.REFUSAL:
                 self._emit(Delta(0, refusal=text))
@@ -174,10 +181,13 @@ class ResponsesAnswer(EventReader):
         self._emit_complete_text(item, kind, index, part.text_or_refusal, part)
         if part.annotations and index not in item.annotated:
             item.annotated.add(index)
-            self._emit_annotations(part.annotations)
+            self._emit_annotations(item, index, part.annotations)
 
-    def _emit_annotations(self, annotations: Iterable[msgspec.Raw]) -> None:
-        decoded = (records.decode_annotation(annotation) for annotation in annotations)
+    def _emit_annotations(
+        self, item: _Item, index: int, annotations: Iterable[msgspec.Raw]
+    ) -> None:
+        start = item.text_starts.get(index, self._text_length)
+        decoded = (records.decode_annotation(annotation, start) for annotation in annotations)
         known = tuple(annotation for annotation in decoded if annotation is not None)
         if known:
             self._emit(Delta(0, annotations=known))
@@ -247,7 +257,8 @@ class ResponsesAnswer(EventReader):
                 self._emit_complete_text(item, TextKind.SUMMARY, index, part.text_or_refusal)
             if record.encrypted_content and not item.sealed:
                 item.sealed = True
-                self._emit(Delta(0, sealed_reasoning=record.encrypted_content))
+                sealed = sealed_item(record.id, record.encrypted_content)
+                self._emit(Delta(0, sealed_reasoning=sealed))
 
     def _emit_remaining(self, result: records.Response) -> None:
         """Emits the content of the result that was not in the stream before. The items of the result
@@ -278,6 +289,7 @@ class ResponsesAnswer(EventReader):
         self._emit_remaining(result)
         report = records.usage_report(result, self._searches)
         if failed:
+            self._report_searches_of(result)
             self._fail_with(error, report)
             return
         self._finish(self._finish_of(result, status))
@@ -293,6 +305,14 @@ class ResponsesAnswer(EventReader):
                 return Finish.CONTENT_FILTER
             return Finish.LENGTH
         return Finish.TOOL_CALLS if self._call_count else Finish.STOP
+
+    def _report_searches_of(self, failed: records.Response) -> None:
+        """Reports the searches of a failed result, unless the stream contained searches. The usage
+        report of the result counts searches too, but a failed result may have no usage."""
+        if self._asks_for_searches and not self._searches:
+            for item in failed.output or ():
+                if records.is_search(item, ended=False):
+                    self._report_search()
 
     def _fail_with(self, error: object, report: UsageReport | None) -> None:
         failure = self._error_event or self._error_for(error)

@@ -13,6 +13,7 @@ from tollkeeper.backends.prompt_content import (
     custom_member,
     unsupported_content,
 )
+from tollkeeper.backends.responses.reasoning import encrypted_fields
 from tollkeeper.backends.unsupported import check_extra
 from tollkeeper.domain.errors import OptionUnsupported
 from tollkeeper.domain.prompt import (
@@ -36,12 +37,14 @@ _AUTO = "auto"
 class Input:
     """Collects the instructions and the input items of one request."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, takes_reasoning_text: bool) -> None:
+        """`takes_reasoning_text` tells whether to send reasoning that the backend has not encrypted."""
         # The text of the first turn, if this turn is a system turn that is empty or consists of a
         # single plain text.
         self.instructions: str | None = None
         self.items: list[FreeObject] = []
-        self._reasoning_items = 0
+        self._takes_reasoning_text = takes_reasoning_text
+        self._reasoning_texts = 0
         # The id of the last legacy call (`function_call`) of each function. The gateway creates
         # these ids, because legacy calls have none. A legacy result belongs to the last call of the
         # same function.
@@ -116,14 +119,13 @@ class Input:
     def _add_reasoning(self, reasoning: Reasoning) -> None:
         """Adds the reasoning of an earlier answer: the encrypted values, which only the provider that
         created them can read, or the plain text if there are none."""
-        for sealed in reasoning.sealed:
-            self._add_reasoning_item(encrypted_content=sealed)
-        if reasoning.text and not reasoning.sealed:
-            self._add_reasoning_item(content=[{"type": "reasoning_text", "text": reasoning.text}])
-
-    def _add_reasoning_item(self, **fields: Any) -> None:
-        self._add_item("reasoning", id=f"rs_{self._reasoning_items}", summary=[], **fields)
-        self._reasoning_items += 1
+        for fields in encrypted_fields(reasoning):
+            self._add_item("reasoning", summary=[], **fields)
+        if self._takes_reasoning_text and reasoning.text and not reasoning.sealed:
+            content = [{"type": "reasoning_text", "text": reasoning.text}]
+            item_id = f"rs_{self._reasoning_texts}"
+            self._add_item("reasoning", id=item_id, summary=[], content=content)
+            self._reasoning_texts += 1
 
     def _add_call(self, call: ToolCall) -> None:
         call_id = call.id

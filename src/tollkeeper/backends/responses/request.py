@@ -51,12 +51,17 @@ _encode = msgspec.json.Encoder().encode
 
 
 def encode_responses_request(
-    call: Call, *, stream: bool, extra: Mapping[str, Any] = _NO_FIELDS
+    call: Call,
+    *,
+    stream: bool,
+    extra: Mapping[str, Any] = _NO_FIELDS,
+    takes_reasoning_text: bool = True,
 ) -> bytes:
-    """Encodes the body of the request. Always asks the backend not to store the answer."""
+    """Encodes the body of the request. Always asks the backend not to store the answer.
+    `takes_reasoning_text` tells whether to send reasoning that the backend has not encrypted."""
     prompt = call.prompt
     _refuse_unsupported(prompt, salts_cache=bool(call.model.cache_salt_field))
-    conversation = Input().add(prompt.turns)
+    conversation = Input(takes_reasoning_text=takes_reasoning_text).add(prompt.turns)
     body: FreeObject = {}
     _add_optional(
         body,

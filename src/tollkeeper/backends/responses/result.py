@@ -207,8 +207,10 @@ def decode_result(body: bytes) -> Response:
     return decode_whole(_response_decoder, body)
 
 
-def decode_annotation(raw: msgspec.Raw) -> Annotation | None:
-    """Decodes an annotation. Returns None for an annotation that does not cite a URL."""
+def decode_annotation(raw: msgspec.Raw, text_start: int) -> Annotation | None:
+    """Decodes an annotation. The positions in the annotation count from the beginning of its part, which
+    is at `text_start` in the text of the whole answer. Returns None for an annotation that does not cite
+    a URL."""
     record = value_or_none(raw)
     citation = None
     if record is not None:
@@ -218,8 +220,8 @@ def decode_annotation(raw: msgspec.Raw) -> Annotation | None:
     return Annotation(
         url=citation.url or "",
         title=citation.title or "",
-        start_index=max(0, citation.start_index or 0),
-        end_index=max(0, citation.end_index or 0),
+        start_index=text_start + max(0, citation.start_index or 0),
+        end_index=text_start + max(0, citation.end_index or 0),
     )
 
 

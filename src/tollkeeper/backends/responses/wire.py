@@ -19,11 +19,19 @@ class ResponsesWire:
     headers: Mapping[str, str] = {}
     framing = Framing.SERVER_SENT_EVENTS
 
+    def __init__(self, *, takes_reasoning_text: bool = True) -> None:
+        self._takes_reasoning_text = takes_reasoning_text
+
     def path_for(self, upstream_model: str, *, stream: bool) -> str:
         return "responses"
 
     def encode_request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> bytes:
-        return encode_responses_request(call, stream=stream, extra=extra)
+        return encode_responses_request(
+            call,
+            stream=stream,
+            extra=extra,
+            takes_reasoning_text=self._takes_reasoning_text,
+        )
 
     def read_whole(self, call: Call, body: bytes, *, secrets: tuple[str, ...]) -> WholeAnswer:
         answer = ResponsesAnswer(call, secrets=secrets)
