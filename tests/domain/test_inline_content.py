@@ -2,15 +2,21 @@
 
 import base64
 import binascii
+import random
 import re
+import time
+import tracemalloc
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from urllib.parse import quote, unquote_to_bytes
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.tables import each
+from tollkeeper.domain import inline_content
 from tollkeeper.domain.inline_content import read_inline
 from tollkeeper.domain.media_text import read_media
 
@@ -22,6 +28,18 @@ _HEADS = (
     "DATA:TEXT/PLAIN;charset=utf-8;  BASE64,",
     "data:;base64,",
 )
+_LARGE = 8 << 20
+_LARGE_URLS = {
+    "an image": _HEADS[0] + "iVBO" * (_LARGE // 4),
+    "a text": _HEADS[0] + base64.b64encode("a wörd\n".encode() * (_LARGE // 8)).decode(),
+    "long lines": _HEADS[0] + ("A" * 64 + "\n") * (_LARGE // 65),
+    "words": _HEADS[0] + "AA " * (_LARGE // 3) + "AA",
+    "blanks": _HEADS[0] + " " * _LARGE,
+    "base64 in percent-encoding": _HEADS[0] + "%41" * (_LARGE // 3),
+    "text in percent-encoding": "data:text/plain," + "%41" * (_LARGE // 3),
+    "text with few percent signs": "data:text/plain,%41" + "ab\u4e2d" * (_LARGE // 5),
+    "a long header": "data:" + "ab;" * (_LARGE // 3) + "base64,AAAA",
+}
 
 
 @st.composite
@@ -129,6 +147,31 @@ def test_words_that_look_like_base64_are_judged(head: str, blank: str) -> None:
     assert not read_media(head + words).complete
 
 
+@given(
+    st.lists(st.integers(1, 130), min_size=1, max_size=12),
+    st.sampled_from(("\n", "\r\n", " \n\n ")),
+    st.integers(1, 140),
+    st.booleans(),
+)
+def test_only_a_short_line_shows_a_binary_file(
+    lengths: list[int], blank: str, slice_length: int, has_blank_end: bool
+) -> None:
+    """The length of a line does not depend on the slices in which the content is processed."""
+    lines = ["/" * length for length in (*lengths, 400 - sum(lengths) % 4)]
+    body = blank.join(lines) + blank * has_blank_end
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(inline_content, "_SLICE_LENGTH", 4 * slice_length)
+        assert (read_media(body).texts == (body,)) is (min(lengths) < 60)
+
+
+@given(st.text(max_size=60), st.integers(1, 10))
+def test_a_character_may_be_cut_by_a_slice(text: str, slice_length: int) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(inline_content, "_SLICE_LENGTH", 4 * slice_length)
+        read = read_media(_HEADS[0] + base64.b64encode(text.encode()).decode())
+    assert text in read.texts or "\x00" in text
+
+
 @given(st.integers(60, 80))
 def test_the_lines_of_a_binary_file_are_not_judged(length: int) -> None:
     encoded = base64.b64encode(b"\xff" * 500).decode()
@@ -165,3 +208,46 @@ def test_a_file_name_stands_in_for_the_type(filename: str | None, complete: bool
 def test_what_is_no_base64(written: str) -> None:
     read = read_media(written)
     assert (written in read.texts, read.complete) == (True, written == "")
+
+
+@each(("count", "texts"), [(4096, ("%41" * 4096,)), (4097, (f"{_HEADS[0]}{'%41' * 4097}",))])
+def test_very_many_percent_signs_are_not_decoded(count: int, texts: tuple[str, ...]) -> None:
+    read = read_media(_HEADS[0] + "%41" * count)
+    assert (read.texts, read.complete) == (texts, False)
+
+
+@each("kind", list(_LARGE_URLS))
+def test_other_threads_can_run_while_large_content_is_read(kind: str) -> None:
+    """Measures CPU time, so that other processes do not matter."""
+    longest_s = 0.0
+    with ThreadPoolExecutor(1) as thread:
+        reading = thread.submit(read_media, _LARGE_URLS[kind])
+        while not reading.done():
+            before = time.process_time()
+            time.sleep(0.0005)
+            longest_s = max(longest_s, time.process_time() - before)
+    reading.result()
+    assert longest_s < 0.1
+
+
+@each("kind", list(_LARGE_URLS))
+def test_reading_content_needs_a_small_multiple_of_its_size(kind: str) -> None:
+    url = _LARGE_URLS[kind]
+    tracemalloc.start()
+    try:
+        read_media(url)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * len(url.encode())
+
+
+def test_base64_with_many_escapes_is_decoded() -> None:
+    """A client may escape a whole image for a URL, so every 32nd character needs three characters."""
+    encoded = base64.b64encode(random.Random(1).randbytes(200_000)).decode()
+    escaped = quote(encoded, safe="")
+    assert escaped.count("%") > 4096
+    for text in (escaped, escaped.replace("%2B", "%2b").replace("%2F", "%2f")):
+        found = read_inline(f"data:image/png;base64,{text}")
+        assert found is not None
+        assert found.base64 == encoded

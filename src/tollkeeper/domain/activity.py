@@ -36,8 +36,9 @@ class VerdictRecord(msgspec.Struct, frozen=True, gc=False):
 class ActivityRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Describes one inference request that has ended. If requests are rejected for the same reason
     within a short time, the first rejection has its own record, and one more record stands for all
-    others. That record has the data of the last rejection and the mean duration. Metrics, the log
-    line and the database row are created from the record; many records are processed together."""
+    others. That record has the data of the last rejection and the mean duration. The database row is
+    created from the record. Metrics and log lines are created from the same values as columns
+    (`RecordColumns`)."""
 
     request_id: str
     organization_id: OrganizationId
@@ -49,8 +50,7 @@ class ActivityRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     streamed: bool
     started_at_ms: int
     duration_us: int
-    # The time until the first piece (stream event) of the answer was sent; None if no piece was
-    # sent.
+    # The time until the first events of the answer arrived from the backend; None if none arrived.
     first_piece_us: int | None
     # The status that the client received.
     status: int

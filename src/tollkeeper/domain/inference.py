@@ -68,7 +68,8 @@ class Call(msgspec.Struct, frozen=True):
     # The affinity key, by which calls with a common beginning prefer the same replica. It is a hash
     # and does not reveal the client's text.
     affinity: bytes | None = None
-    # The policies that the request names, in addition to those attached to the project; each once.
+    # The policies that the request names, in addition to those attached to the project. The request may
+    # repeat a policy.
     policy_ids: tuple[str, ...] = ()
     # Beta flags of the Messages protocol as the client sent them, each once.
     beta_flags: tuple[str, ...] = ()
@@ -95,7 +96,8 @@ class Call(msgspec.Struct, frozen=True):
     def asked_service_tier(self) -> str | None:
         """Returns the service tier that the request names; None if it names no tier."""
         for option in self.prompt.options:
-            if option.name == "service_tier":
+            # With "auto" the backend may choose any tier, as without a tier.
+            if option.name == "service_tier" and option.value != "auto":
                 return str(option.value)
         return None
 
@@ -134,7 +136,9 @@ class FunctionCallPiece(msgspec.Struct, frozen=True, gc=False):
 
 
 class Annotation(msgspec.Struct, frozen=True, gc=False):
-    """Represents a citation of a web page, for the text from `start_index` to `end_index`."""
+    """Represents a citation of a web page, for the text from `start_index` to `end_index`. The
+    positions count the characters of the whole text of the choice, however many items or blocks the
+    text is divided into."""
 
     url: str
     title: str

@@ -4,16 +4,30 @@ Policies and wires (protocols towards model servers) both use this module, so th
 the same content that a backend receives.
 """
 
-import re
-from urllib.parse import unquote
+from collections.abc import Iterator
+from typing import AnyStr
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 
 _DATA_PREFIX = "data:"
 _DEFAULT_TYPE = "text/plain"
-_WHITE_SPACE = re.compile(r"[ \t\r\n\f\v]+")
-_URL_SAFE_TO_STANDARD = str.maketrans("-_", "+/")
+_WHITE_SPACE = b" \t\r\n\f\v"
+_URL_SAFE_TO_STANDARD = bytes.maketrans(b"-_", b"+/")
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+# Long content is processed in slices of this length, because one operation on the whole content would
+# block all other threads for too long. The length is a multiple of 4, so each slice of base64 can be
+# decoded.
+_SLICE_LENGTH = 1 << 16
+# A text with more percent signs is not decoded, because this would take long and need many times the
+# memory of the text. The escapes that base64 needs do not count.
+_PERCENT_SIGNS_MAX = 4096
+_ESCAPES_IN_BASE64 = (
+    *(("%2B", "+"), ("%2b", "+"), ("%2F", "/"), ("%2f", "/"), ("%3D", "="), ("%3d", "=")),
+    *(("%0A", "\n"), ("%0a", "\n"), ("%0D", "\n"), ("%0d", "\n"), ("%20", " ")),
+)
+# The maximum length of the header of a `data:` URL, from "data:" to the comma.
+_HEADER_LENGTH_MAX = 1024
 
 
 class InlineContent(msgspec.Struct, frozen=True, gc=False):
@@ -41,11 +55,14 @@ def read_address(url: str) -> InlineContent | None:
 
 def read_inline(text: str) -> InlineContent | None:
     """Reads base64, or a `data:` URL with base64. Accepts white space, the URL-safe alphabet,
-    percent-encoding and missing padding. Returns None for any other text."""
+    percent-encoding and missing padding. Returns None for any other text, for a very long header, and
+    for very many percent signs."""
     media_type, body = "", text
     parameters: tuple[str, ...] = ()
     if is_inline(text):
         header, comma, body = text.partition(",")
+        if len(header) > _HEADER_LENGTH_MAX:
+            return None
         fields = header[len(_DATA_PREFIX) :].split(";")
         media_type, *options = (field.strip().lower() for field in fields)
         if not comma or "base64" not in options:
@@ -59,12 +76,29 @@ def read_inline(text: str) -> InlineContent | None:
     return InlineContent(media_type, parameters, found, is_certain)
 
 
+def unquoted(text: str) -> bytes | None:
+    """Decodes the percent-encoding of the text. Returns None if the text has too many percent signs."""
+    if text.count("%") > _PERCENT_SIGNS_MAX:
+        return None
+    return unquote_to_bytes(text.encode("utf-8", "replace"))
+
+
+def slices(content: AnyStr) -> Iterator[AnyStr]:
+    for start in range(0, len(content), _SLICE_LENGTH):
+        yield content[start : start + _SLICE_LENGTH]
+
+
 def _standard_base64(text: str) -> str | None:
     if "%" in text:
-        text = unquote(text)
-    if not text.isascii():
+        for escape, character in _ESCAPES_IN_BASE64:
+            text = text.replace(escape, character)
+    encoded = unquoted(text)
+    if encoded is None:
         return None
-    unpadded = _WHITE_SPACE.sub("", text).translate(_URL_SAFE_TO_STANDARD).rstrip("=")
-    if len(unpadded) % 4 == 1 or unpadded.encode().translate(None, _ALPHABET):
+    standard = (piece.translate(_URL_SAFE_TO_STANDARD, _WHITE_SPACE) for piece in slices(encoded))
+    unpadded = b"".join(standard).rstrip(b"=")
+    if len(unpadded) % 4 == 1 or any(
+        piece.translate(None, _ALPHABET) for piece in slices(unpadded)
+    ):
         return None
-    return unpadded + "=" * (-len(unpadded) % 4)
+    return (unpadded + b"=" * (-len(unpadded) % 4)).decode()

@@ -15,23 +15,35 @@ _TOKEN_PROPERTIES = frozenset(
 )
 # The path of a value in the JSON object, without the position of the token.
 _Path = tuple[str | int, ...]
+# The usual forms of log-probabilities, of an answer and of a prompt. The values inside a token position
+# stay undecoded until they are read. Decoding all of them at once would block other threads for long.
+_usual_decoder = msgspec.json.Decoder(
+    dict[str, list[dict[str, msgspec.Raw]] | None] | list[dict[str, msgspec.Raw] | None]
+)
 
 
 class LogprobText:
-    """Collects the words in log-probabilities that arrive in several pieces."""
+    """Contains the words in log-probabilities. Further log-probabilities can be appended."""
 
-    def __init__(self) -> None:
+    def __init__(self, logprobs: msgspec.Raw) -> None:
         self._words: dict[_Path, list[str]] = {}
         self._bytes: dict[_Path, bytearray] = {}
         # The number of all collected characters and bytes.
         self.length = 0
-
-    def add(self, logprobs: msgspec.Raw) -> None:
         try:
-            self._walk(msgspec.json.decode(logprobs), (), in_position=False)
+            self._walk(_decode(logprobs), (), in_position=False)
         except (ValueError, RecursionError):
             # Text that is not JSON, or is nested too deeply, is collected as a whole.
             self._add_words((), bytes(logprobs).decode("utf-8", "replace"))
+        self._words = {path: ["".join(words)] for path, words in self._words.items()}
+
+    def append(self, later: "LogprobText") -> None:
+        """Appends the words in log-probabilities that arrived later."""
+        for path, words in later._words.items():
+            self._words.setdefault(path, []).extend(words)
+        for path, found in later._bytes.items():
+            self._bytes.setdefault(path, bytearray()).extend(found)
+        self.length += later.length
 
     def texts(self) -> list[str]:
         """Returns the collected texts, each once."""
@@ -43,6 +55,8 @@ class LogprobText:
         """Collects the words in a value. `in_position` means that the value is inside the list of
         token positions, so that a further list is a list of ranks."""
         match value:
+            case msgspec.Raw():
+                self._walk(msgspec.json.decode(value), path, in_position=in_position)
             case str():
                 self._add_words(path, value)
             case dict():
@@ -64,6 +78,13 @@ class LogprobText:
     def _add_words(self, path: _Path, words: str) -> None:
         self._words.setdefault(path, []).append(words)
         self.length += len(words)
+
+
+def _decode(logprobs: msgspec.Raw) -> object:
+    try:
+        return _usual_decoder.decode(logprobs)
+    except msgspec.ValidationError:
+        return msgspec.json.decode(logprobs)
 
 
 def _is_byte(value: object) -> bool:

@@ -10,19 +10,24 @@ import base64
 import codecs
 import re
 from enum import StrEnum
-from urllib.parse import unquote
 
 import msgspec
 
-from tollkeeper.domain.inline_content import InlineContent, is_inline, read_inline
+from tollkeeper.domain.inline_content import (
+    InlineContent,
+    is_inline,
+    read_inline,
+    slices,
+    unquoted,
+)
 
 # The usual header of a `data:` URL. The judge reads every other header, because it may contain
 # words.
 _PLAIN_HEADER = re.compile(
     r"data:[\w.+-]{0,60}/?[\w.+-]{0,60}(?:; {0,9}charset=[\w-]{1,20})?; {0,9}base64 {0,9}", re.I
 )
-# The number of base64 characters to decode first. They suffice to recognize most media as not text.
-_PEEK_LENGTH = 4096
+# The number of base64 characters in which a signature is searched.
+_BEGINNING_LENGTH = 4096
 # Base64 shorter than this is also shown to the judge undecoded, because it may be a word.
 _HIDDEN_LENGTH_MIN = 256
 # Lines shorter than this may be words, because base64 encoders break lines after 64 characters or
@@ -98,8 +103,9 @@ def read_media(content_text: str, filename: str | None = None) -> MediaText:
     if content is None:
         # The text is a remote URL, or content that is not base64. A backend may read such content
         # as text or decode it in an unknown way.
-        unquoted = (unquote(content_text.partition(",")[2]),) if is_data_url else ()
-        return MediaText((content_text, *unquoted), complete=False)
+        readable = unquoted(content_text.partition(",")[2]) if is_data_url else None
+        decoded = () if readable is None else (readable.decode("utf-8", "replace"),)
+        return MediaText((content_text, *decoded), complete=False)
     header, _, body = content_text.partition(",") if is_data_url else ("", "", content_text)
     shown: tuple[str, ...] = (
         () if not header or _PLAIN_HEADER.fullmatch(header) is not None else (header,)
@@ -114,29 +120,35 @@ def read_media(content_text: str, filename: str | None = None) -> MediaText:
 
 def _may_be_words(body: str, content: InlineContent) -> bool:
     """Tells whether the body may be words that happen to consist of base64 characters."""
-    return not content.is_certain or any(len(line) < _LINE_LENGTH_MIN for line in body.split()[:-1])
+    return not content.is_certain or _has_short_line(body.rstrip())
+
+
+def _has_short_line(body: str) -> bool:
+    """Tells whether any line except the last is short."""
+    end_of_line = ""
+    for piece in slices(body):
+        # Because of the full stop, `split` returns the unfinished last line even if the slice ends with
+        # white space. Only the end of a long line is kept, because its length does not matter.
+        *lines, continued = f"{end_of_line}{piece}.".split()
+        if any(len(line) < _LINE_LENGTH_MIN for line in lines):
+            return True
+        end_of_line = continued[:-1][-_LINE_LENGTH_MIN:]
+    return False
 
 
 def _decoded(encoded: str) -> str | None:
     """Decodes base64 to text; returns None if the content is not text."""
-    if not _may_be_text(base64.b64decode(encoded[:_PEEK_LENGTH])):
-        return None
-    content = base64.b64decode(encoded)
-    if b"\x00" in content:
-        return None
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    pieces: list[str] = []
     try:
-        return content.decode()
+        for piece in slices(encoded):
+            pieces.append(decoder.decode(base64.b64decode(piece)))
+            if "\x00" in pieces[-1]:
+                return None
+        decoder.decode(b"", final=True)
     except UnicodeDecodeError:
         return None
-
-
-def _may_be_text(beginning: bytes) -> bool:
-    try:
-        # The incremental decoder accepts a last character that is cut off.
-        codecs.getincrementaldecoder("utf-8")().decode(beginning)
-    except UnicodeDecodeError:
-        return False
-    return True
+    return "".join(pieces)
 
 
 def _is_text(content: InlineContent, filename: str | None) -> bool:
@@ -150,5 +162,5 @@ def _is_text(content: InlineContent, filename: str | None) -> bool:
     charsets = {word for word in content.parameters if word.startswith("charset")}
     if not charsets <= _TEXT_CHARSETS:
         return False
-    beginning = base64.b64decode(content.base64[:_PEEK_LENGTH])
+    beginning = base64.b64decode(content.base64[:_BEGINNING_LENGTH])
     return _PDF_SIGNATURE not in beginning and not beginning.lstrip().startswith(_SIGNATURES)

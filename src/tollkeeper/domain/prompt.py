@@ -259,6 +259,8 @@ class ToolChoice(msgspec.Struct, frozen=True, gc=False):
     # The JSON objects in a chat client's `tool_choice`. A chat backend receives them unchanged, so
     # they count as text.
     written: tuple[FreeObject, ...] = ()
+    # Whether a wire whose protocol cannot force a web search may send the search without the choice.
+    may_be_dropped: bool = False
 
 
 class UserLocation(msgspec.Struct, frozen=True, gc=False):
@@ -440,7 +442,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
     # The texts of all parts, if the turns consist only of text: no other parts, no names and no
     # additional properties. Otherwise None. Computed from the turns, unless the creator of the
-    # prompt knows that the turns consist only of text. Whoever replaces the turns must set it to
+    # prompt knows that the turns consist only of text. Code that replaces the turns must set it to
     # None, so that it is computed again.
     texts: tuple[str, ...] | None = None
     # Every media part of the turns, including media inside tool results. Computed from the turns.

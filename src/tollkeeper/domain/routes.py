@@ -73,9 +73,11 @@ class PricesInForce:
         An answer may exceed `bounds`, but not these limits."""
         model = self._model
         output_each = max(bounds.output_tokens_each, model.max_output_length)
+        prompt = max(bounds.prompt_tokens, bounds.prompts * model.context_length)
         limits = replace(
             bounds,
-            prompt_tokens=max(bounds.prompt_tokens, bounds.prompts * model.context_length),
+            prompt_tokens=prompt,
+            input_audio_tokens=prompt if bounds.input_audio_tokens else 0,
             output_tokens_each=output_each,
             output_audio_tokens_each=output_each if bounds.output_audio_tokens_each else 0,
             web_searches=max(bounds.web_searches, bounds.prompts * WEB_SEARCHES_SEEN_MAX),

@@ -13,9 +13,9 @@ from enum import IntEnum
 
 import msgspec
 
-from tollkeeper.domain.inference import Delta, Opened
+from tollkeeper.domain.inference import Delta
 from tollkeeper.domain.logprob_text import LogprobText
-from tollkeeper.domain.media_text import UnreadKind, UnreadPart, read_media
+from tollkeeper.domain.media_text import MediaText, UnreadKind, UnreadPart, read_media
 from tollkeeper.domain.prompt import (
     AllowedFunctions,
     Audio,
@@ -154,12 +154,9 @@ class AnswerText:
     def length(self) -> int:
         return self._length + sum(logprobs.length for logprobs in self._logprobs.values())
 
-    def open(self, opened: Opened) -> None:
-        self._add_logprobs(None, opened.prompt_logprobs)
-
     def add(self, delta: Delta) -> None:
+        """Adds the texts of a delta, except its images and log-probabilities."""
         choice = delta.choice
-        self._add_logprobs(choice, delta.logprobs)
         self._put((choice, _Kind.REASONING, 0, False), delta.reasoning)
         self._put((choice, _Kind.REFUSAL, 0, False), delta.refusal)
         self._put((choice, _Kind.TEXT, 0, False), delta.text)
@@ -173,13 +170,16 @@ class AnswerText:
             self._put((choice, _Kind.FUNCTION_CALL, 0, True), function_call.arguments)
         for citation in delta.annotations:
             self._put((choice, _Kind.ANNOTATION, 0, False), f"{citation.title} {citation.url}\n")
-        for image in delta.images:
-            self._add_image(choice, image)
 
-    def _add_image(self, choice: int, address: str) -> None:
+    def add_logprobs(self, choice: int | None, logprobs: LogprobText) -> None:
+        earlier = self._logprobs.setdefault(choice, logprobs)
+        if earlier is not logprobs:
+            earlier.append(logprobs)
+
+    def add_image(self, choice: int, image: MediaText) -> None:
         """Adds the words in the image's URL, or in the image if it is text (SVG). No judge reads
         the picture itself."""
-        for text in read_media(address).texts:
+        for text in image.texts:
             self._put((choice, _Kind.IMAGE, 0, False), f"{text}\n")
         self.unread = (UnreadPart(UnreadKind.IMAGE, ""),)
 
@@ -193,10 +193,6 @@ class AnswerText:
         for logprobs in self._logprobs.values():
             texts += [text for text in logprobs.texts() if text not in answer_texts]
         return "\n\n".join(texts)
-
-    def _add_logprobs(self, choice: int | None, written: msgspec.Raw | None) -> None:
-        if written is not None:
-            self._logprobs.setdefault(choice, LogprobText()).add(written)
 
     def _put(self, key: tuple[int, _Kind, int, bool], text: str | None) -> None:
         if text:

@@ -1,5 +1,5 @@
-"""Processes large requests in a separate thread, so that the event loop can serve other requests at the
-same time.
+"""Processes large requests, and large values in answers, in a separate thread, so that the event loop can
+serve other requests at the same time.
 
 There is only one such thread, because the Python interpreter runs one thread at a time: with several
 threads, the event loop would get only a small share of the time. Organizations use the thread round-robin.
@@ -10,15 +10,20 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, TypeVarTuple, Unpack
 
+import msgspec
+
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.runtime.fair_queue import FairSlots, QueueFull
 
 T = TypeVar("T")
+Value = TypeVar("Value", str, msgspec.Raw)
 Ts = TypeVarTuple("Ts")
 
 # If a large call asks for several completions and its backend creates one completion for each request, at
 # most this many requests are in progress at the same time, because each of them needs memory.
 LARGE_CALL_REQUESTS_MAX = 4
+# A value in an answer with more bytes is large: reading it may take more than about two milliseconds.
+_SMALL_BYTES_MAX = 16 << 10
 # The maximum time for which a request waits for the thread.
 _WAIT_S = 30.0
 _WAITING_MAX = 1000
@@ -44,3 +49,14 @@ async def run_in_thread(owner: Hashable, work: Callable[[Unpack[Ts]], T], *argum
         return await loop.run_in_executor(_thread, work, *arguments)
     finally:
         _thread_slot.release(owner)
+
+
+def is_large(value: msgspec.Raw | str) -> bool:
+    """Tells whether log-probabilities, or the URL of an image, must be read in the thread."""
+    return len(value) > _SMALL_BYTES_MAX
+
+
+async def read_value(owner: Hashable, read: Callable[[Value], T], value: Value) -> T:
+    """Returns the result of `read` for log-probabilities or the URL of an image. Reads a large value in the
+    thread. If the caller is cancelled, the thread continues, so `read` must not change shared objects."""
+    return await run_in_thread(owner, read, value) if is_large(value) else read(value)

@@ -167,6 +167,12 @@ async def test_a_wrong_name_is_refused_before_money_moves(
     assert judged.judge.asked == []
 
 
+async def test_the_position_of_a_wrong_name_counts_repeated_names(judged: JudgedGateway) -> None:
+    good = await judged.publish("fine", scope="unattached")
+    answer = await judged.chat(policy_ids=[good.id, good.id, "pol_missing"])
+    assert_error(answer, 404, "not_found", "policy_ids[2]")
+
+
 @pytest.mark.parametrize("named", [["x"] * 1001, [""], ["x" * 121], [1], "pol_1", None])
 async def test_a_list_of_names_has_its_bounds(judged: JudgedGateway, named: object) -> None:
     answer = await judged.chat(policy_ids=named)

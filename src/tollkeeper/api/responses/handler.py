@@ -28,6 +28,7 @@ class ResponseAssembly:
         self._output = Output(
             prepared.call.request_id,
             Listener(),
+            owner=prepared.call.organization_id.int,
             logprobs=prepared.includes_logprobs,
             seal=prepared.seal,
             flat_names=prepared.flat_names,
@@ -36,7 +37,7 @@ class ResponseAssembly:
     async def take(self, batch: Batch) -> None:
         for event in batch:
             if isinstance(event, Delta):
-                self._output.add(event)
+                await self._output.add(event)
             elif isinstance(event, Opened):
                 self._initial_response = begun_response(self._prepared, event)
 

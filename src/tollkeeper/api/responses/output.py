@@ -9,6 +9,7 @@ The gateway seals (encrypts) reasoning, so that the client can send the reasonin
 """
 
 import re
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -20,6 +21,7 @@ from tollkeeper.api.wire import response_object as wire
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import Annotation, Delta, Finish, ToolCallPiece
 from tollkeeper.domain.prompt import decode_arguments
+from tollkeeper.runtime.large_requests import read_value
 from tollkeeper.services.calls.reasoning_seal import Sealer
 
 _NO_NAMES: FlatNames = {}
@@ -27,18 +29,35 @@ _NO_NAMES: FlatNames = {}
 _IMAGE_DATA_URL = re.compile(r"data:image/([\w.+-]+)[^,]*;base64,", re.IGNORECASE)
 
 
-class _ChatLogprob(msgspec.Struct):
+class _TopLogprob(msgspec.Struct, gc=False):
+    """Reads a `wire.TopLogprob` from the chat protocol, in which `bytes` may be missing."""
+
     token: str
     logprob: float
     bytes: list[int] | None = None
-    top_logprobs: "list[_ChatLogprob] | None" = None
+
+    def __post_init__(self) -> None:
+        if self.bytes is None:
+            self.bytes = list(self.token.encode())
+
+
+class _TokenLogprob(_TopLogprob, gc=False):
+    """Reads a `wire.TokenLogprob` from the chat protocol, in which `top_logprobs` may be missing, too."""
+
+    top_logprobs: list[_TopLogprob] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.top_logprobs = self.top_logprobs or []
 
 
 class _ChatLogprobs(msgspec.Struct):
-    content: list[_ChatLogprob] | None = None
+    content: list[msgspec.Raw] | None = None
 
 
 _logprobs = msgspec.json.Decoder(_ChatLogprobs)
+_token_logprob = msgspec.json.Decoder(_TokenLogprob)
+_encode = msgspec.json.Encoder().encode
 
 
 class TextKind(StrEnum):
@@ -58,9 +77,12 @@ class OpenText:
     item_id: str
     output_index: int
     content_index: int | None
+    # The position in the text of the whole answer at which this text starts.
+    start: int = 0
     pieces: list[str] = field(default_factory=list)
     annotations: list[wire.FlatUrlCitation] = field(default_factory=list)
-    logprobs: list[wire.TokenLogprob] = field(default_factory=list)
+    # Each element is an encoded `wire.TokenLogprob`. A stream writes it several times.
+    logprobs: list[Any] = field(default_factory=list)
     # The position as JSON. The listener encodes the position at the first piece and stores it here.
     encoded_place: bytes | None = None
 
@@ -116,7 +138,7 @@ class Listener:
 
     def event(self, name: str, fields: dict[str, Any]) -> None: ...
 
-    def piece(self, open_text: OpenText, text: str, logprobs: list[wire.TokenLogprob]) -> None: ...
+    def piece(self, open_text: OpenText, text: str, logprobs: list[msgspec.Raw]) -> None: ...
 
 
 class Output:
@@ -125,16 +147,21 @@ class Output:
         request_id: str,
         listener: Listener,
         *,
+        owner: Hashable,
         logprobs: bool = False,
         seal: Sealer | None = None,
         flat_names: FlatNames = _NO_NAMES,
     ) -> None:
         self._suffix = request_id.replace("-", "")
         self._listener = listener
+        self._owner = owner
         self._includes_logprobs = logprobs
         self._seal = seal
         self._flat_names = flat_names
         self._items: list[Item] = []
+        # The texts of all messages, without refusals, and their total length.
+        self._texts: list[OpenText] = []
+        self._text_length = 0
         # The text, refusal or reasoning that the next piece may extend.
         self._open: OpenText | None = None
         # The function calls, by their index among the tool calls of the answer.
@@ -148,14 +175,18 @@ class Output:
         other, and such a cycle would stay in memory until the next garbage collection."""
         self._listener = Listener()
 
-    def add(self, delta: Delta) -> None:
+    async def add(self, delta: Delta) -> None:
+        tokens: list[msgspec.Raw] = []
+        if delta.logprobs is not None and self._includes_logprobs:
+            # The call may be cancelled while this waits for the thread, so the output changes only afterwards.
+            tokens = await read_value(self._owner, _flat_logprobs, delta.logprobs)
         if delta.reasoning:
             self._append(self._open_text(TextKind.REASONING), delta.reasoning)
         if delta.sealed_reasoning and self._seal is not None:
             item = self._items[self._open_text(TextKind.REASONING).output_index]
             item.sealed_by_backend += (delta.sealed_reasoning,)
-        if delta.text or delta.logprobs is not None:
-            self._add_text(delta.text or "", delta.logprobs)
+        if delta.text or tokens:
+            self._add_text(delta.text or "", tokens)
         for annotation in delta.annotations:
             self._annotate(annotation)
         for address in delta.images:
@@ -205,8 +236,10 @@ class Output:
         return self._open
 
     def _begin_part(self, item: Item, kind: TextKind) -> OpenText:
-        open_text = OpenText(kind, item.id, item.output_index, len(item.parts))
+        open_text = OpenText(kind, item.id, item.output_index, len(item.parts), self._text_length)
         item.parts.append(open_text)
+        if kind is TextKind.TEXT:
+            self._texts.append(open_text)
         place = _place(open_text)
         self._listener.event("response.content_part.added", {**place, "part": open_text.part()})
         return open_text
@@ -215,27 +248,31 @@ class Output:
         open_text.pieces.append(text)
         self._listener.piece(open_text, text, [])
 
-    def _add_text(self, text: str, logprobs: msgspec.Raw | None) -> None:
-        tokens = []
-        if logprobs is not None and self._includes_logprobs:
-            tokens = _flat_logprobs(logprobs)
+    def _add_text(self, text: str, tokens: list[msgspec.Raw]) -> None:
         if text:
             open_text = self._open_text(TextKind.TEXT)
-        elif tokens and self._open is not None and self._open.kind is TextKind.TEXT:
+        elif self._open is not None and self._open.kind is TextKind.TEXT:
             open_text = self._open
         else:
             return  # only texts have a field for log-probabilities; calls and reasoning do not
         open_text.pieces.append(text)
+        self._text_length += len(text)
         open_text.logprobs += tokens
         self._listener.piece(open_text, text, tokens)
 
     def _annotate(self, annotation: Annotation) -> None:
-        open_text = self._open_text(TextKind.TEXT)
+        """Adds a citation to the text that contains it, even if this text has ended: some backends send
+        all citations at the end of the answer. The positions of the citation in the output count from the
+        beginning of its text."""
+        if not self._texts:
+            self._open_text(TextKind.TEXT)
+        begun = (text for text in reversed(self._texts) if text.start <= annotation.start_index)
+        open_text = next(begun, self._texts[0])
         citation = wire.FlatUrlCitation(
             url=annotation.url,
             title=annotation.title,
-            start_index=annotation.start_index,
-            end_index=annotation.end_index,
+            start_index=annotation.start_index - open_text.start,
+            end_index=annotation.end_index - open_text.start,
         )
         fields = {
             **_place(open_text),
@@ -396,26 +433,11 @@ def _place(open_text: OpenText) -> dict[str, Any]:
     return place
 
 
-def _flat_logprobs(logprobs: msgspec.Raw) -> list[wire.TokenLogprob]:
+def _flat_logprobs(logprobs: msgspec.Raw) -> list[msgspec.Raw]:
     """Converts the log-probabilities of the content's tokens from the format of the chat protocol to
     the format of Responses. Returns an empty list if they have another format."""
     try:
         tokens = _logprobs.decode(logprobs).content or []
-    except msgspec.DecodeError:
+        return [msgspec.Raw(_encode(_token_logprob.decode(token))) for token in tokens]
+    except ValueError:
         return []
-    return [
-        wire.TokenLogprob(
-            token=token.token,
-            logprob=token.logprob,
-            bytes=_bytes(token),
-            top_logprobs=[
-                wire.TopLogprob(token=top.token, logprob=top.logprob, bytes=_bytes(top))
-                for top in token.top_logprobs or ()
-            ],
-        )
-        for token in tokens
-    ]
-
-
-def _bytes(token: _ChatLogprob) -> list[int]:
-    return list(token.token.encode()) if token.bytes is None else token.bytes

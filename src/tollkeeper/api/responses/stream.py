@@ -49,6 +49,7 @@ class ResponseStream(Listener):
         self._output = Output(
             prepared.call.request_id,
             self,
+            owner=prepared.call.organization_id.int,
             logprobs=prepared.includes_logprobs,
             seal=prepared.seal,
             flat_names=prepared.flat_names,
@@ -86,7 +87,7 @@ class ResponseStream(Listener):
             if isinstance(event, Delta):
                 if not self._number:
                     self._begin()
-                self._output.add(event)
+                await self._output.add(event)
             elif isinstance(event, Opened):
                 self._initial_response = begun_response(self._prepared, event)
         if self._records:
@@ -108,7 +109,7 @@ class ResponseStream(Listener):
         )
         self._number += 1
 
-    def piece(self, open_text: OpenText, text: str, logprobs: list[wire.TokenLogprob]) -> None:
+    def piece(self, open_text: OpenText, text: str, logprobs: list[msgspec.Raw]) -> None:
         place = open_text.encoded_place
         if place is None:
             place = open_text.encoded_place = _encoded_place(open_text)

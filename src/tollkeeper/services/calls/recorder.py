@@ -19,7 +19,13 @@ from tollkeeper.domain.pricing import Bounds
 from tollkeeper.domain.usage import Usage
 from tollkeeper.services.calls import metrics
 from tollkeeper.services.calls.activity import Activity
-from tollkeeper.services.calls.tab import AnswerCollector, AnswerSink, CallTracer, Tab
+from tollkeeper.services.calls.tab import (
+    AnswerCollector,
+    AnswerSink,
+    CallSpan,
+    CallTracer,
+    Tab,
+)
 from tollkeeper.services.policies.checks import Evidence
 from tollkeeper.services.request_log import RequestLog
 from tollkeeper.services.tallies import collect_while_alive, schedule_write
@@ -38,10 +44,10 @@ _EXCESSIVE_USAGE = "The backend reported more usage than the model's declared co
 
 _log = structlog.get_logger("tollkeeper.calls")
 
-# Reads the values of an activity record from the tab of a call, in the order of the record's fields.
-# Instead of the durations, it reads times of clocks, from which `_columns` computes the durations. The
-# last value is the start of the call.
-_read_tab = attrgetter(
+# The values of an activity record in the tab of a call, in the order of the record's fields. Instead of
+# the durations, these are times of clocks, from which `_columns` computes the durations. The last value is
+# the start of the call.
+_FIELDS = (
     *("call.request_id", "call.organization_id", "call.project_id", "call.key_id"),
     *("operation", "call.model.id", "call.streamed", "started_ns", "ended_at"),
     *("first_piece_at", "status", "error_code", "meter.finish", "charged.estimated"),
@@ -54,6 +60,8 @@ _read_tab = attrgetter(
     *("verdicts", "meter.reported", "meter.report.cost_picousd"),
     *("dispatched_at", "answered_at", "judging_ns", "verdict_picousd", "started_at"),
 )
+_read_tab = attrgetter(*_FIELDS)
+_VERDICTS_AT = _FIELDS.index("verdicts")
 
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> RecordColumns:
@@ -146,12 +154,14 @@ class CallRecorder:
         evidence = tab.evidence
         if evidence is not None:
             if evidence.pending and len(self._waiting) < _WAITING_MAX:
-                task = asyncio.create_task(self._record_later(tab, evidence))
+                # Only these values are kept, so that the prompt and the answer are freed.
+                later = self._record_later(_read_tab(tab), tab.span, evidence)
+                task = asyncio.create_task(later)
                 self._waiting.add(task)
                 task.add_done_callback(self._waiting.discard)
                 return
             tab.verdicts = evidence.verdicts
-        self._record(tab)
+        self._record(_read_tab(tab), tab.span)
 
     def _check_usage_and_cost(self, tab: Tab, hold: Hold) -> None:
         """Updates the metrics for wrong usage reports, for overage (cost beyond the hold), and for
@@ -192,20 +202,22 @@ class CallRecorder:
         if self._waiting:
             await asyncio.wait(self._waiting, timeout=_DRAIN_TIMEOUT_S)
 
-    async def _record_later(self, tab: Tab, evidence: Evidence) -> None:
+    async def _record_later(
+        self, row: tuple[Any, ...], span: CallSpan | None, evidence: Evidence
+    ) -> None:
         await evidence.wait_until_complete()
-        tab.verdicts = evidence.verdicts
-        self._record(tab)
+        row = (*row[:_VERDICTS_AT], evidence.verdicts, *row[_VERDICTS_AT + 1 :])
+        self._record(row, span)
 
-    def _record(self, tab: Tab) -> None:
+    def _record(self, row: tuple[Any, ...], span: CallSpan | None) -> None:
         ended = self._ended
         if not ended:
             schedule_write()
-        ended.append(_read_tab(tab))
+        ended.append(row)
         if len(ended) >= _BUFFERED_MAX:
             self.flush()
-        if tab.span is not None:
-            tab.span.ended(*_records(_columns([_read_tab(tab)])))
+        if span is not None:
+            span.ended(*_records(_columns([row])))
 
     def flush(self) -> None:
         """Passes the buffered records to the metrics and the request log, and queues them for the

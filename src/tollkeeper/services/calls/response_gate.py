@@ -2,15 +2,24 @@
 it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import msgspec
 
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.inference import Batch, Delta, Event, Opened
+from tollkeeper.domain.logprob_text import LogprobText
+from tollkeeper.domain.media_text import read_media
 from tollkeeper.domain.policy import Direction, Mode
 from tollkeeper.domain.policy_set import ActivePolicy
 from tollkeeper.domain.transcript import AnswerText
+from tollkeeper.runtime.large_requests import Value, is_large, read_value, run_in_thread
 from tollkeeper.services.calls.tab import AnswerSink
 from tollkeeper.services.policies.checks import Evidence, JudgedContent, PolicyChecks
+
+T = TypeVar("T")
 
 
 class ResponseGate:
@@ -29,13 +38,13 @@ class ResponseGate:
         *,
         organization_id: OrganizationId,
         segment_characters: int,
-        context: str = "",
+        context: str | Callable[[], Awaitable[str]] = "",
         request_check: asyncio.Task[None] | None = None,
     ) -> None:
         """`context` is the end of the request, which the judge (the model that answers policy
-        questions) sees together with the answer. `request_check` is the task that checks the
-        request, if it runs at the same time as the backend. No event is passed on before this task
-        ends."""
+        questions) sees together with the answer; a function must be called for it when the answer is
+        judged. `request_check` is the task that checks the request, if it runs at the same time as
+        the backend. No event is passed on before this task ends."""
         self._sink = sink
         self._policies = policies
         self._enforcing = [policy for policy in policies if policy.mode is Mode.ENFORCING]
@@ -46,6 +55,9 @@ class ResponseGate:
         self._context = context
         self._request_check = request_check
         self._text = AnswerText()
+        # Functions that read the first large image or log-probabilities and all that came later, and add
+        # them to the text. The list is empty if an enforcing policy judges the answer.
+        self._delayed_reads: list[Callable[[], None]] = []
         self._judged_length = 0
         self._held_events: list[Event] = []
         self._has_held_back = False
@@ -56,8 +68,13 @@ class ResponseGate:
             for event in batch:
                 if isinstance(event, Delta):
                     self._text.add(event)
-                elif isinstance(event, Opened):
-                    self._text.open(event)
+                    for image in event.images:
+                        add_image = partial(self._text.add_image, event.choice)
+                        await self._read(image, read_media, add_image)
+                    if event.logprobs is not None:
+                        await self._read_logprobs(event.choice, event.logprobs)
+                elif isinstance(event, Opened) and event.prompt_logprobs is not None:
+                    await self._read_logprobs(None, event.prompt_logprobs)
         if not self._enforcing and self._request_check is None:
             await self._sink.take(batch)
             return
@@ -81,8 +98,10 @@ class ResponseGate:
     def close(self) -> None:
         """Handles the end of the call. If the answer is incomplete, monitoring policies still judge
         the part that was received."""
-        if not self._is_finished and (self._text.length or self._text.unread):
-            self._checks.watch(self._policies, Direction.RESPONSE, self._content(), self._evidence)
+        if not self._is_finished and (
+            self._text.length or self._text.unread or self._delayed_reads
+        ):
+            self._watch()
         if self._request_check is not None:
             self._checks.call_ended(self._request_check)
 
@@ -90,10 +109,33 @@ class ResponseGate:
     def is_enforcing(self) -> bool:
         return bool(self._enforcing)
 
-    def _content(self) -> JudgedContent:
-        return JudgedContent(
-            self._organization_id, str(self._text), self._text.unread, self._context
-        )
+    async def _read_logprobs(self, choice: int | None, logprobs: msgspec.Raw) -> None:
+        await self._read(logprobs, LogprobText, partial(self._text.add_logprobs, choice))
+
+    async def _read(
+        self, value: Value, read: Callable[[Value], T], add: Callable[[T], None]
+    ) -> None:
+        """Reads a value, and adds it to the text. Reads a large value in the thread for large requests.
+        If the call waits for no verdict, it does not wait for the thread either: from the first large
+        value on, all values are read when the answer is judged."""
+        if not self._enforcing and (self._delayed_reads or is_large(value)):
+            self._delayed_reads.append(lambda: add(read(value)))
+        else:
+            add(await read_value(self._organization_id.int, read, value))
+
+    def _do_delayed_reads(self) -> None:
+        for read_and_add in self._delayed_reads:
+            read_and_add()
+
+    async def _content(self) -> JudgedContent:
+        if self._delayed_reads:
+            await run_in_thread(self._organization_id.int, self._do_delayed_reads)
+            self._delayed_reads.clear()
+        context = self._context if isinstance(self._context, str) else await self._context()
+        return JudgedContent(self._organization_id, str(self._text), self._text.unread, context)
+
+    def _watch(self) -> None:
+        self._checks.watch(self._policies, Direction.RESPONSE, self._content, self._evidence)
 
     def _hold(self, batch: Batch) -> None:
         self._held_events += batch
@@ -119,10 +161,13 @@ class ResponseGate:
 
     async def _judge_and_release(self, policies: Sequence[ActivePolicy]) -> None:
         await self._await_request_check()
-        if policies:
+        if policies and not self._enforcing:
+            self._watch()
+        elif policies:
             # The judge always gets the answer from its beginning, so that a segment boundary cannot
             # hide text from the judge.
-            await self._checks.check(policies, Direction.RESPONSE, self._content(), self._evidence)
+            content = await self._content()
+            await self._checks.check(policies, Direction.RESPONSE, content, self._evidence)
             self._judged_length = self._text.length
         if self._held_events:
             events, self._held_events = self._held_events, []

@@ -8,7 +8,7 @@ their verdicts. In names, `watch` means to judge monitoring policies.
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -118,12 +118,13 @@ class Evidence(msgspec.Struct):
         )
 
     def expect(
-        self, policies: Sequence[ActivePolicy], direction: Direction, content: JudgedContent
+        self, policies: Sequence[ActivePolicy], direction: Direction, unread: tuple[str, ...] = ()
     ) -> None:
-        """Notes that these policies, which have the same mode, are asked about this content."""
+        """Notes that these policies, which have the same mode, are asked about the request or the
+        answer, and which kinds of its content the judge cannot read. A later call, when the content is
+        known, replaces an earlier one."""
         key = (policies[0].mode.value, direction.value)
-        expected = _Expected(policies, content.unread_kinds, _now_ms())
-        self._expected.setdefault(key, expected)
+        self._expected[key] = _Expected(policies, unread, _now_ms())
 
     def take(self, verdicts: Iterable[VerdictRecord]) -> None:
         """Adds verdicts. If an answer is judged several times while it arrives, a later verdict
@@ -209,7 +210,7 @@ class PolicyChecks:
         enforcing = _of_mode(Mode.ENFORCING, policies, direction)
         if not enforcing:
             return
-        evidence.expect(enforcing, direction, content)
+        evidence.expect(enforcing, direction, content.unread_kinds)
         self._refuse_unread(enforcing[0], direction, content)
         verdicts = await self._verdicts(enforcing, direction, content)
         evidence.take(verdicts)
@@ -258,29 +259,21 @@ class PolicyChecks:
         self,
         policies: Sequence[ActivePolicy],
         direction: Direction,
-        content: JudgedContent,
+        content: JudgedContent | Callable[[], Awaitable[JudgedContent]],
         evidence: Evidence,
     ) -> None:
         """Starts a task that judges the monitoring policies among `policies`, and returns at once.
-        If the limits for background texts are reached, the verdicts are recorded as missing."""
+        The task calls `content` if it is a function. If this function raises Unavailable, or if the
+        limits for background texts are reached, the verdicts are recorded as missing."""
         monitoring = _of_mode(Mode.MONITORING, policies, direction)
         if not monitoring:
             return
-        evidence.expect(monitoring, direction, content)
-        if not self._take_room(content):
-            count_missing(Mode.MONITORING.value, direction.value, len(monitoring))
-            _log.warning(
-                "verdicts are missing",
-                count=len(monitoring),
-                reason="Too many texts are being judged at once.",
-            )
-            return
+        evidence.expect(monitoring, direction)
         task = asyncio.create_task(self._watch(monitoring, direction, content, evidence))
         self._watching.add(task)
         evidence.pending.add(task)
         task.add_done_callback(evidence.pending.discard)
         task.add_done_callback(self._watch_ended)
-        task.add_done_callback(lambda _: self._give_room_back(content))
 
     @property
     def context_characters(self) -> int:
@@ -315,10 +308,26 @@ class PolicyChecks:
         self,
         policies: Sequence[ActivePolicy],
         direction: Direction,
-        content: JudgedContent,
+        content: JudgedContent | Callable[[], Awaitable[JudgedContent]],
         evidence: Evidence,
     ) -> None:
-        evidence.take(await self._verdicts(policies, direction, content))
+        mode = Mode.MONITORING.value
+        try:
+            if not isinstance(content, JudgedContent):
+                content = await content()
+            evidence.expect(policies, direction, content.unread_kinds)
+            self._require_room(content)
+        except Unavailable as error:
+            count_missing(mode, direction.value, len(policies))
+            _log.warning("verdicts are missing", count=len(policies), reason=str(error))
+            return
+        except BaseException:
+            count_missing(mode, direction.value, len(policies))
+            raise
+        try:
+            evidence.take(await self._verdicts(policies, direction, content))
+        finally:
+            self._give_room_back(content)
 
     def _watch_ended(self, task: asyncio.Task[None]) -> None:
         self._watching.discard(task)
@@ -332,6 +341,10 @@ class PolicyChecks:
             texts_max=_WATCHED_MAX,
             characters_max=_WATCHED_CHARACTERS_MAX,
         )
+
+    def _require_room(self, content: JudgedContent) -> None:
+        if not self._take_room(content):
+            raise Unavailable("Too many texts are being judged at once.")
 
     def _give_room_back(self, content: JudgedContent) -> None:
         self._room.give_back(content.organization_id, content.length)
