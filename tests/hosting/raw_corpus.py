@@ -6,8 +6,6 @@ connection. If the server does not close it, the test sends a further request, w
 
 from dataclasses import dataclass
 
-_HOST = b"Host: x\r\n"
-
 
 @dataclass(frozen=True)
 class Case:

@@ -76,13 +76,13 @@ ISOLATION_BUGS = {
         "FairQueue.pop",
         "self._lanes.move_to_end(owner)",
         "pass",
-        ("services/test_fair_queue.py",),
+        ("runtime/test_fair_queue.py",),
     ),
     "one organization holds every slot": Bug(
         "FairSlots._may_hold",
         "return self._held.get(owner, 0) < self._owner_max",
         "return True",
-        ("services/test_fair_queue.py", "backends/transport/test_fair_connections.py"),
+        ("runtime/test_fair_queue.py", "backends/transport/test_fair_connections.py"),
     ),
     "questions to the judge are answered in order of arrival": Bug(
         "Judge._ask_or_split",
@@ -140,15 +140,21 @@ ISOLATION_BUGS = {
     ),
     "requests of a crowd begin all at once": Bug(
         "HttpConnection.buffer_updated",
-        "if self._state.arrivals.take(self.owner) or self._is_probably_rejected():",
+        "if self._state.arrivals.take(self.owner):",
         "if self._state.arrivals is not None:",
         ("hosting/test_arrivals.py",),
+    ),
+    "an overloaded process begins all requests that it does not reject at once": Bug(
+        "Arrivals.probably_rejects",
+        "not self.turns.exceeds(owner)",
+        "True",
+        ("journeys/isolation/test_overload.py",),
     ),
     "an owner has the whole turn beside others": Bug(
         "FairTurns.take",
         "if used.count(owner) >= self._owner_max and self._is_shared(owner):",
         "if used.count(owner) >= self._per_turn and self._is_shared(owner):",
-        ("services/test_fair_turns.py",),
+        ("runtime/test_fair_turns.py",),
     ),
     "a call is sent for a caller that left while it waited": Bug(
         "RunningCalls.abandon",
@@ -166,7 +172,7 @@ ISOLATION_BUGS = {
         "FairTurns._next_turn",
         "self._used[:] = self._already_used",
         "self._used.clear()",
-        ("services/test_fair_turns.py",),
+        ("runtime/test_fair_turns.py",),
     ),
     "strangers wait behind a crowd from elsewhere": Bug(
         "Arrivals.wait_as_stranger",
@@ -221,7 +227,7 @@ ISOLATION_BUGS = {
         "FairTurns.wait",
         "self._waiting.push(owner, (owner, callback))",
         "self._waiting.push(None, (owner, callback))",
-        ("services/test_fair_turns.py",),
+        ("runtime/test_fair_turns.py",),
     ),
     "a flood keeps its share beside the few calls of others": Bug(
         "OverloadGate._decide",

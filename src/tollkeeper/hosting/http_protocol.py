@@ -166,8 +166,10 @@ class HttpConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         data = self._buffer[:nbytes].tobytes()
         if self._current is None and self._is_clear:
-            if self._state.arrivals.take(self.owner) or self._is_probably_rejected():
+            if self._state.arrivals.take(self.owner):
                 self._start(self._parser.parse_repeated(data) or self._parse(data))
+            elif self._state.arrivals.probably_rejects(self.owner):
+                self._begin_early(data)
             else:
                 self._keep_unparsed(data)
                 self._wait_for_turn(self._begin_next)
@@ -342,12 +344,6 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     # Parsing.
 
-    def _is_probably_rejected(self) -> bool:
-        """Tells whether the application will probably reject the next request of this client
-        immediately. Such a request need not wait for its turn, because the rejection takes little more
-        time than queueing the request."""
-        return self.owner is not None and self._state.arrivals.probably_rejects()
-
     def _wait_for_turn(self, callback: Callback) -> None:
         if self.owner is None:
             self._state.arrivals.wait_as_stranger(self._host, callback)
@@ -377,6 +373,14 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._start(self._parser.parse_repeated(data) or self._parse(data))
             if len(self._unparsed) <= _UNPARSED_BYTES_MAX:
                 self.resume_reading()
+
+    def _begin_early(self, data: bytes) -> None:
+        """Begins a request before its turn, because the application will probably reject it immediately. If
+        the application does not, counts the request."""
+        owner = self.owner
+        self._start(self._parser.parse_repeated(data) or self._parse(data))
+        if self._current is not None:
+            self._state.arrivals.count(owner)
 
     def _parse(self, data: bytes) -> HttpExchange | None:
         """Parses `data` up to the end of the current request, and buffers any data after it. Returns the

@@ -239,6 +239,15 @@ class FairTurns:
             self._schedule()
         return True
 
+    def count(self, owner: Hashable) -> None:
+        """Counts a callback of this owner that has run although `take` had returned False."""
+        self._used.append(owner)
+
+    def exceeds(self, owner: Hashable) -> bool:
+        """Tells whether more callbacks of this owner have run in this iteration than its limit allows."""
+        limit = self._owner_max if self._is_shared(owner) else self._per_turn
+        return self._used.count(owner) > limit
+
     def wait(self, owner: Hashable, callback: Callback) -> None:
         """Calls `callback` in one of the next iterations."""
         self._waiting.push(owner, (owner, callback))

@@ -1,7 +1,9 @@
 """Tests calls beyond the limit of a process: they are refused at once and leave no ledger entry."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import httpx2
@@ -9,14 +11,16 @@ import pytest
 
 from tests.journeys.isolation.attacks import by_words
 from tests.support.gateway import assert_error
-from tests.support.raw_caller import raw_caller
+from tests.support.raw_caller import RawCaller, raw_caller
 from tests.support.scripted_gateway import MODEL, ScriptedGateway, eventually, scripted_gateway
 from tests.support.upstream import Upstream
 from tollkeeper.api.app import App
 from tollkeeper.api.http.exchange import Exchange, Work
+from tollkeeper.hosting.arrivals import PER_TURN_OF_OWNER
 from tollkeeper.services.overload import LIMIT, OwnerCalls
 
 _CALLS = 16
+_CROWD = 50
 _HANG = [{"role": "user", "content": "hang"}]
 
 
@@ -158,6 +162,61 @@ def _without_id(answer: httpx2.Response) -> tuple[int, list[tuple[str, str]], st
         if name != "date"
     ]
     return answer.status_code, headers, answer.text.replace(request_id, "id")
+
+
+@pytest.mark.parametrize("makes_calls", [False, True])
+async def test_only_requests_that_are_rejected_at_once_begin_without_a_limit(
+    shared: ScriptedGateway, monkeypatch: pytest.MonkeyPatch, makes_calls: bool
+) -> None:
+    """In the overloaded process, a tenant sends requests over many connections at the same time, while
+    another tenant has a call in flight. Calls are rejected; reading a model is not."""
+    hostile, quiet = await shared.with_tenant(), await shared.with_tenant()
+    gate, owner = shared.gateway.services.inference.overload, hostile.tenant.organization_id.int
+    [(name, value)] = hostile.tenant.as_customer.items()
+    read_model = f"GET /v1/models/{MODEL} HTTP/1.1\r\nHost: gateway\r\n{name}: {value}\r\n\r\n"
+    began = Counter[int]()
+    turn, answer = 0, App.__call__
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    def noted(app: App, exchange: Exchange) -> Work | None:
+        began[turn] += 1
+        return answer(app, exchange)
+
+    async def is_rejected(caller: RawCaller, *, is_call: bool) -> bool:
+        await (caller.ask() if is_call else caller.send(read_model.encode()))
+        return b'"error"' in await caller.answer()
+
+    # From now on, the gateway has cached the key, without which it cannot reject a call at once.
+    assert (await hostile.chat()).status_code == 200
+    counting = asyncio.create_task(count_turns())
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(quiet.another_client())
+        call = asyncio.create_task(client.chat(messages=_HANG))
+        await eventually(lambda: shared.upstream.under_way == 1)
+        callers = [await stack.enter_async_context(raw_caller(hostile)) for _ in range(_CROWD)]
+        # From now on, the gateway knows to whom the connections belong.
+        assert not any([await is_rejected(caller, is_call=False) for caller in callers])
+        monkeypatch.setattr(App, "__call__", noted)
+        monkeypatch.setattr(gate, "_limit", 1.0)
+        monkeypatch.setattr(gate, "watches_arrivals", True)
+        gate.owners[owner] = OwnerCalls(owner, running=1)
+        try:
+            found = await asyncio.gather(
+                *(is_rejected(caller, is_call=makes_calls) for caller in callers)
+            )
+        finally:
+            del gate.owners[owner]
+            counting.cancel()
+            call.cancel()
+            await asyncio.gather(call, counting, return_exceptions=True)
+    await eventually(lambda: shared.gateway.services.inference.running == 0)
+    assert set(found) == {makes_calls}
+    assert (max(began.values()) > PER_TURN_OF_OWNER + 1) is makes_calls
 
 
 async def test_calls_that_wait_for_their_backend_are_in_nobodys_hands(
