@@ -52,6 +52,12 @@ class TollkeeperError(Exception):
         self.charged = charged
         super().__init__(self.message)
 
+    @property
+    def reason(self) -> str:
+        """Returns the message for logs and the database. It contains no text from a provider, because
+        such a text may quote the prompt."""
+        return self.message
+
 
 class InvalidRequest(TollkeeperError):
     """The request is not valid."""
@@ -103,6 +109,10 @@ class RateLimited(TollkeeperError):
 
 class ProviderRejected(TollkeeperError):
     """The backend refused the request."""
+
+    @property
+    def reason(self) -> str:
+        return "The backend refused the request."
 
 
 class OptionUnsupported(TollkeeperError):

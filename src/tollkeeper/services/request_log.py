@@ -204,7 +204,8 @@ class RequestLog:
         return monotonic()
 
     def request_ended(self, request: LoggedRequest) -> None:
-        """Counts and logs a request whose response has ended."""
+        """Buffers a request whose response has ended. Up to half a second later it is counted and, if it
+        is no call, logged."""
         ended = self._ended
         if not ended:
             schedule_write()

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.support.gateway import assert_error
 from tests.support.judged_gateway import (
@@ -82,6 +83,22 @@ async def test_monitoring_never_fails(judged: JudgedGateway, fault: str) -> None
     verdicts = (await judged.entry(found)).verdicts
     assert [verdict.probability_basis_points for verdict in verdicts] == [None, None]
     assert sorted(verdict.direction for verdict in verdicts) == ["request", "response"]
+
+
+@pytest.mark.parametrize("as_record", [False, True])
+async def test_the_log_does_not_quote_what_the_judge_refuses(
+    judged: JudgedGateway, as_record: bool
+) -> None:
+    """The judge's server quotes the prompt in its refusal."""
+    await judged.enforce(direction="request")
+    quoting = "Input should be a string, input_value='my diary'"
+    record = {"error": {"message": quoting, "code": 400}}
+    judged.judge.opinion = lambda _: answer(record) if as_record else refuse(400, quoting)
+    with capture_logs() as logs:
+        assert_error(await judged.chat("my diary"), 503, "service_unavailable")
+    [missing] = [line for line in logs if line["event"] == "verdicts are missing"]
+    assert missing["reason"] == "The backend refused the request."
+    assert "diary" not in str(logs)
 
 
 async def test_what_could_not_be_judged_is_judged_the_next_time(judged: JudgedGateway) -> None:

@@ -461,7 +461,7 @@ class _QuestionRun:
             try:
                 score = await self._judge.score(window, self._questions[index], self._asker)
             except TollkeeperError as exc:
-                self._end_opinion(self.opinions[index], exc.message)
+                self._end_opinion(self.opinions[index], exc.reason)
             else:
                 self._take_score(index, score)
                 if self._workers_started < self._workers_max:
