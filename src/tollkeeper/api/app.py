@@ -108,8 +108,11 @@ class App:
     async def _answer(self, request: "_OpenRequest") -> None:
         """Does the work that may wait: looks up a key that is not cached, reads the body, runs the
         endpoint's handler, and sends its result or an error. Releases the body's memory at the end."""
-        exchange, context, conventions = request.exchange, request.context, self._conventions
-        endpoint, share = context.endpoint, None
+        exchange = request.exchange
+        context = request.context
+        conventions = self._conventions
+        endpoint = context.endpoint
+        share = None
         try:
             if not request.is_accepted:
                 self._accept(request, await self._authenticate(context))
@@ -282,7 +285,8 @@ class _OpenRequest(Request[Any, Any]):
         return self._stream
 
     def send(self, result: msgspec.Struct) -> None:
-        self.status, content = 200, _encode(result)
+        self.status = 200
+        content = _encode(result)
         headers = self.context.answer_headers % {b"length": len(content), b"id": self.id.encode()}
         self.exchange.answer(200, headers + self.further_headers, content)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.domain.catalog import Model
+from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import Prompt
 from tollkeeper.runtime.large_requests import run_in_thread
@@ -40,7 +41,9 @@ async def new_call(
     is used. The call contains only a hash of the session or cache key. The hash is different for each
     project.
     """
-    caller, model, context = plan.caller, plan.model, request.context
+    caller = plan.caller
+    model = plan.model
+    context = request.context
     if request.is_large:
         prompt = await run_in_thread(caller.organization_id.int, _read_supported, model, read)
     else:
@@ -59,10 +62,15 @@ async def new_call(
         prompt,
         request.is_large,
         affinity=services.isolation.affinity(caller, affinity_hint) if affinity_hint else None,
-        policy_ids=tuple(dict.fromkeys(policy_ids)) if policy_ids else (),
+        policy_ids=tuple(policy_ids) if policy_ids else (),
         beta_flags=beta_flags,
         incoming_trace=context.traceparent,
     )
+
+
+def tool_missing(param: str) -> InvalidRequest:
+    """Returns the error for a request without tools whose tool choice requires a tool."""
+    return InvalidRequest(f"{param} needs a tool, but the request has no tools.", param=param)
 
 
 def _read_supported(model: Model, read: Callable[[], Prompt]) -> Prompt:

@@ -51,6 +51,15 @@ async def test_no_effort_asks_a_model_without_reasoning_for_nothing(
     assert (await sent_upstream(scripted, model=REASONING, **fields))["reasoning_effort"] == "none"
 
 
+@each("reasoning", [{}, {"effort": None}, {"enabled": None, "max_tokens": None}], ids=str)
+async def test_reasoning_without_a_value_counts_as_omitted(
+    scripted: ScriptedGateway, reasoning: dict[str, Any]
+) -> None:
+    for model in (MODEL, REASONING):
+        plain = await sent_upstream(scripted, model=model)
+        assert await sent_upstream(scripted, model=model, reasoning=reasoning) == plain
+
+
 async def test_what_litellm_keeps_for_itself_stays_here(scripted: ScriptedGateway) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     kept = {"refusal": None, "reasoning": "Hm."}

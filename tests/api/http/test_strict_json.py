@@ -132,6 +132,34 @@ def _decode_chat(body: bytes) -> Any:
 
 
 @each(
+    "text",
+    [
+        "unknown field `evil`",
+        "Object contains unknown field `evil`",
+        "Object missing required field `evil`",
+        "x` - at `$.evil",
+        "x - at `$.evil`",
+        "x - at `key` in `$.evil` x",
+    ],
+)
+def test_the_param_of_an_error_does_not_depend_on_the_value(text: str) -> None:
+    """Tests values of clients that look like the end of an error's text, which quotes the value."""
+    body = {"model": "m", "messages": [{"role": text, "content": "a"}]}
+    with pytest.raises(InvalidRequest) as refused:
+        strict_json.decode(msgspec.json.encode(body), _CHAT)
+    assert refused.value.param == "messages[0].role"
+    assert text in refused.value.message
+
+
+@each("field", ["evil", "two words", "with `quotes`", "x - at `$.y` z", "two\nlines", ""])
+def test_the_param_of_an_unknown_field_is_its_name(field: str) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "a", field: 1}]}
+    with pytest.raises(InvalidRequest) as refused:
+        strict_json.decode(msgspec.json.encode(body), _CHAT)
+    assert refused.value.param == f"messages[0].{field}"
+
+
+@each(
     ("before", "messages", "after", "key"),
     [
         (b"", b'{"role":"user"},{"role":"user","content":"a","content":"b"}', b"", "content"),

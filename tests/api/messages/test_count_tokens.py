@@ -174,6 +174,26 @@ async def test_a_messages_backend_is_sent_the_flags_of_its_model(
         assert "files-api-2099-01-01" in refused.json()["error"]["message"]
 
 
+@each("name", ["claude-opus-4-6", "claude-sonnet-4-5"])
+async def test_a_messages_backend_counts_with_thinking(
+    data_dir: Path, conninfo: str, name: str
+) -> None:
+    """Models before Claude 4.6 get a token budget, which has to fit the output limit."""
+    async with (
+        Upstream(message(input_tokens=42)) as upstream,
+        scripted_gateway(
+            data_dir,
+            conninfo,
+            upstream,
+            backend={"protocol": "messages"},
+            extensions={"messages": True},
+            model={"upstream_model": name, "supported_features": ["reasoning"]},
+        ) as scripted,
+    ):
+        sent = await counted(scripted, thinking={"type": "enabled", "budget_tokens": 2048})
+        assert "thinking" in sent
+
+
 async def test_a_mark_on_messages_without_content(scripted: ScriptedGateway) -> None:
     messages = [{"role": "assistant", "content": []}]
     await counted(scripted, messages=messages, cache_control={"type": "ephemeral"})

@@ -44,12 +44,12 @@ from tollkeeper.api.messages import blocks
 from tollkeeper.api.messages.blocks import read_arguments
 
 BOTH = pytest.mark.parametrize("stream_", [False, True], ids=["whole", "streamed"])
-_OPEN = "example/open"
 PNG = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
 PDF = {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}
 MARK = {"type": "ephemeral"}
 TOOL_USE = {"type": "tool_use", "id": "t1", "name": "look", "input": {"place": "here"}}
 RESULT = {"type": "tool_result", "tool_use_id": "t1", "content": "a lake"}
+SEARCH = {"type": "web_search_20250305", "name": "web_search"}
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ async def shared_serving(data_dir: Path, conninfo: str) -> AsyncIterator[Scripte
             extensions={"messages": True, "cost_header": "x-cost"},
             model={
                 "input_modalities": ["text", "image", "file"],
-                "supported_features": ["tools", "structured_outputs", "reasoning"],
+                "supported_features": ["tools", "structured_outputs", "reasoning", "web_search"],
                 "options": {"thinking": "chat_template_kwargs.enable_thinking", "top_k": "top_k"},
             },
             more_models=[
@@ -332,6 +332,21 @@ async def test_every_field_reaches_a_chat_backend(serving: ScriptedGateway) -> N
     }
 
 
+async def test_a_chat_backend_cannot_force_a_search(serving: ScriptedGateway) -> None:
+    found = await send(serving, tools=[SEARCH], tool_choice={"type": "any"})
+    assert_refused(found, 501, "not_implemented", "tool_choice")
+
+
+async def test_a_search_that_is_chosen_by_its_name_is_only_offered(
+    serving: ScriptedGateway,
+) -> None:
+    """Claude Code sends such a request for its tool WebSearch, and gets an answer with or without a search."""
+    chosen = {"type": "tool", "name": "web_search"}
+    sent = await asked(serving, tools=[TOOL, SEARCH], tool_choice=chosen)
+    assert sent["web_search_options"] == {}
+    assert not {"tools", "tool_choice"} & set(sent)
+
+
 async def test_what_claude_code_sends_to_every_model(serving: ScriptedGateway) -> None:
     """A model without reasoning gets no reasoning fields, and a long user id is shortened."""
     plain = await asked(serving, model=BARE)
@@ -447,6 +462,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{**TOOL, "cache_control": {"ttl": 5}}]}, "tools[0].cache_control.ttl"),
     ({"tools": [{"type": "telepathy", "name": "t"}]}, "tools[0].type"),
     ({"tool_choice": "auto"}, "tool_choice"),
+    ({"tool_choice": {"type": "any"}}, "tool_choice"),
+    ({"tools": [], "tool_choice": {"type": "any"}}, "tool_choice"),
+    ({"tool_choice": {"type": "tool", "name": "go"}}, "tool_choice.name"),
     ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "go"}}, "tool_choice.name"),
     (
         {"tools": [TOOL], "tool_choice": {"type": "auto", "disable_parallel_tool_use": 1}},
@@ -487,7 +505,7 @@ async def test_wrong_types(serving: ScriptedGateway, fields: dict[str, Any], par
     [
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0]"),
         ({"tools": [{"type": "web_fetch_20250910", "name": "web_fetch"}]}, "tools[0]"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0]"),
+        ({"model": BARE, "tools": [SEARCH]}, "tools[0]"),
         (block(type="server_tool_use", id="s", name="web_search", input={}), f"{_ANY}.type"),
         (block(type="document", source=PDF, citations={"enabled": True}), f"{_ANY}.citations"),
         ({"speed": "fast"}, "speed"),

@@ -120,6 +120,21 @@ async def test_replay_is_compared_by_meaning(gateway: Gateway, tenant: Tenant) -
     assert len({answer.json()["id"] for answer in answers}) == 1
 
 
+async def test_a_replay_may_write_the_project_id_in_upper_case(
+    gateway: Gateway, tenant: Tenant
+) -> None:
+    headers = {**tenant.as_admin, **idempotency_key()}
+    project_id = str(tenant.project_id)
+    answers = [
+        await gateway.client.post(
+            f"/v1/organization/projects/{text}/api_keys", json={"name": "k"}, headers=headers
+        )
+        for text in (project_id, project_id.upper())
+    ]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert answers[0].json() == answers[1].json()
+
+
 async def test_replay_shows_the_resource_as_it_is_now(gateway: Gateway, tenant: Tenant) -> None:
     headers = idempotency_key()
     created = (await _create(gateway, tenant, "policy", headers)).json()

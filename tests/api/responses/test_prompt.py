@@ -32,6 +32,8 @@ from tollkeeper.domain.prompt import (
     SchemaOutput,
     Text,
     ToolCall,
+    ToolChoice,
+    ToolMode,
     ToolResult,
     Turn,
     WebSearch,
@@ -127,7 +129,8 @@ def test_tools_and_choice() -> None:
 
 def test_a_search_that_is_chosen_is_all_that_is_offered() -> None:
     prompt = prompt_of(tools=[FUNCTION, {"type": "web_search"}], tool_choice={"type": "web_search"})
-    assert (prompt.tools, prompt.tool_choice) == ((), None)
+    assert prompt.tools == ()
+    assert prompt.tool_choice == ToolChoice(ToolMode.REQUIRED, "tool_choice")
     assert prompt.web_search is not None
 
 

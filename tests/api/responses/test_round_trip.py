@@ -4,6 +4,8 @@ The tests create items from random events and parse the stream with a strict cli
 as input must become the same message again.
 """
 
+import asyncio
+import itertools
 import json
 from dataclasses import replace
 from types import SimpleNamespace
@@ -67,9 +69,27 @@ said = st.lists(
     ),
     max_size=8,
 )
-answers = st.tuples(said, st.one_of(st.just([]), calls_in_turn()), said).map(
-    lambda parts: [*parts[0], *parts[1], *parts[2]]
-)
+
+
+def _cite_own_text(parts: tuple[list[Delta], ...]) -> list[Delta]:
+    """Joins the deltas, and moves each citation to a position in the text of its own delta."""
+    length = 0
+    moved = []
+    for delta in itertools.chain(*parts):
+        start, length = length, length + len(delta.text or "")
+        cited = (
+            msgspec.structs.replace(
+                annotation,
+                start_index=min(start + annotation.start_index, length),
+                end_index=min(start + annotation.end_index, length),
+            )
+            for annotation in delta.annotations
+        )
+        moved.append(msgspec.structs.replace(delta, annotations=tuple(cited)))
+    return moved
+
+
+answers = st.tuples(said, st.one_of(st.just([]), calls_in_turn()), said).map(_cite_own_text)
 finishes = st.sampled_from(["stop", "length", "tool_calls", "content_filter"])
 
 
@@ -102,7 +122,7 @@ def _encoder() -> ResponseStream:
     """Returns the encoder of a stream without a gateway."""
     prepared: Any = SimpleNamespace(
         initial_response=begun(),
-        call=SimpleNamespace(request_id=REQUEST_ID),
+        call=SimpleNamespace(request_id=REQUEST_ID, organization_id=UUID(int=0)),
         includes_logprobs=False,
         obfuscates=False,
         seal=None,
@@ -112,12 +132,19 @@ def _encoder() -> ResponseStream:
     return ResponseStream(nobody, nobody, prepared)
 
 
+def add_all(output: Output, deltas: list[Delta]) -> None:
+    async def add() -> None:
+        for delta in deltas:
+            await output.add(delta)
+
+    asyncio.run(add())
+
+
 def tell(deltas: list[Delta], finish: str) -> tuple[list[dict[str, Any]], Output]:
     """Returns the events of an answer as a client parses them, and the encoder's output."""
     encoder = _encoder()
     encoder._begin()
-    for delta in [*deltas, Delta(0, finish=finish)]:
-        encoder._output.add(delta)
+    add_all(encoder._output, [*deltas, Delta(0, finish=finish)])
     reason = encoder._output.incomplete_reason
     name = "response.completed" if reason is None else "response.incomplete"
     encoder._response_event(name, encoder._initial_response)
@@ -162,10 +189,45 @@ def _check_items(events: list[dict[str, Any]], output: Output, finish: str) -> N
 @settings(max_examples=100)
 def test_json_has_the_items_of_the_stream(deltas: list[Delta], finish: str) -> None:
     _, streamed = tell(deltas, finish)
-    quiet = Output(REQUEST_ID, Listener())
-    for delta in [*deltas, Delta(0, finish=finish)]:
-        quiet.add(delta)
+    quiet = Output(REQUEST_ID, Listener(), owner=None)
+    add_all(quiet, [*deltas, Delta(0, finish=finish)])
     assert quiet.items() == streamed.items()
+
+
+def _cited(position: tuple[int, int]) -> Delta:
+    return Delta(0, annotations=(Annotation("https://a.test", "A", *position),))
+
+
+def test_a_citation_goes_to_the_text_that_contains_it() -> None:
+    """Backends send citations with positions in the whole text, some of them only at the end."""
+    deltas = [
+        Delta(0, text="Let me look. "),
+        Delta(0, reasoning="Hm."),
+        Delta(0, text="It rains."),
+        _cited((13, 22)),
+        Delta(0, sealed_reasoning="x"),
+        _cited((16, 21)),
+        _cited((4, 6)),
+    ]
+    output = Output(REQUEST_ID, Listener(), owner=None, seal=lambda text, sealed: "x")
+    add_all(output, [*deltas, Delta(0, finish="stop")])
+    items = msgspec.to_builtins(output.items())
+    assert [item["type"] for item in items] == ["message", "reasoning", "message", "reasoning"]
+    cited = [
+        part["text"][citation["start_index"] : citation["end_index"]]
+        for item in items
+        if item["type"] == "message"
+        for part in item["content"]
+        for citation in part["annotations"]
+    ]
+    assert cited == ["me", "It rains.", "rains"]
+
+
+def test_a_late_citation_is_in_the_stream() -> None:
+    deltas = [Delta(0, text="It rains."), Delta(0, reasoning="Hm."), _cited((3, 8))]
+    events, _ = tell(deltas, "stop")
+    [told] = [event for event in events if event["type"].endswith("annotation.added")]
+    assert (told["output_index"], told["content_index"], told["annotation_index"]) == (0, 0, 0)
 
 
 @given(st.permutations([0, 0, 0, 1, 1, 1, 2, 2]), st.data())
@@ -194,9 +256,8 @@ def test_an_answer_sent_back_is_the_message_that_it_was(
     reasoning: str | None, text: str | None, calls: list[Delta]
 ) -> None:
     """Reasoning, text and tool calls become one turn of the assistant."""
-    output = Output(REQUEST_ID, Listener())
-    for delta in [Delta(0, text=text, reasoning=reasoning), *calls, Delta(0, finish="stop")]:
-        output.add(delta)
+    output = Output(REQUEST_ID, Listener(), owner=None)
+    add_all(output, [Delta(0, text=text, reasoning=reasoning), *calls, Delta(0, finish="stop")])
     conversation = Conversation(REASONING_MODEL, lambda _: None)
     for item in output.items():
         conversation.add(msgspec.Raw(msgspec.json.encode(item)), "input[0]")

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tests.support.gateway import assert_error
 from tests.support.responses_answers import respond, sent
 from tests.support.scripted_gateway import ScriptedGateway
 from tests.support.tables import each
@@ -84,9 +85,28 @@ async def test_web_search_is_an_option_of_chat(scripted: ScriptedGateway, kind: 
     }
 
 
-async def test_choice_of_the_search(scripted: ScriptedGateway) -> None:
-    found = await tool_fields(scripted, LOOK, SEARCH, tool_choice={"type": "web_search_preview"})
+ALLOWED_SEARCH = {"type": "allowed_tools", "tools": [{"type": "web_search"}]}
+
+
+async def test_a_search_may_be_the_only_allowed_tool(scripted: ScriptedGateway) -> None:
+    found = await tool_fields(scripted, LOOK, SEARCH, tool_choice=ALLOWED_SEARCH)
     assert found == {"web_search_options": {"search_context_size": "low"}}
+
+
+@each(
+    ("tools", "choice"),
+    [
+        ([SEARCH], "required"),
+        ([LOOK, SEARCH], {"type": "web_search_preview"}),
+        ([LOOK, SEARCH], {**ALLOWED_SEARCH, "mode": "required"}),
+    ],
+    ids=["word", "named", "allowed"],
+)
+async def test_a_chat_backend_cannot_force_a_search(
+    scripted: ScriptedGateway, tools: list[dict[str, Any]], choice: object
+) -> None:
+    answer = await respond(scripted, tools=tools, tool_choice=choice)
+    assert_error(answer, 501, "not_implemented", "tool_choice")
 
 
 async def test_no_tool_may_be_chosen_and_so_no_search(scripted: ScriptedGateway) -> None:

@@ -21,15 +21,19 @@ from tollkeeper.services.use_cases import Services
 async def chat_create(
     services: Services, request: Request[wire.ChatRequest, None]
 ) -> msgspec.Struct | Streamed:
-    body, caller = request.body, request.project_caller
+    body = request.body
+    caller = request.project_caller
     check_combinations(body, request.fields)
-    limit_field, client_limit = "max_tokens", body.max_tokens
+    limit_field = "max_tokens"
+    client_limit = body.max_tokens
     if body.max_completion_tokens is not None:
         limit_field, client_limit = "max_completion_tokens", body.max_completion_tokens
     plan = services.plans.cached(caller, body.model)
     if plan is None:
         plan = await services.plans.create(caller, body.model)
-    model, cache_key, caching = plan.model, body.prompt_cache_key, plan.caching
+    model = plan.model
+    cache_key = body.prompt_cache_key
+    caching = plan.caching
     output_tokens_max = output_limit(client_limit, model, limit_field)
     if body.reasoning is not None:
         output_limit(body.reasoning.max_tokens, model, "reasoning.max_tokens")

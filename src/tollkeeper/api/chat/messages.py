@@ -3,8 +3,8 @@ same for all protocols).
 
 `wire.ChatMessage` checks the names and types of a message's fields, and drops properties of content
 parts that the interface (the specification of the gateway's API) does not list. Clients may send further
-properties, and the backend must get them. Therefore a request with content parts is decoded a second
-time, with all properties.
+properties, and the backend must get them. Therefore, if a message has content parts, the contents of all
+messages are decoded a second time, with all properties.
 
 A place is the path of a value in the request, such as `messages[0].content`. Error messages name the place.
 """

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
+from tollkeeper.api.calls import tool_missing
 from tollkeeper.api.chat.messages import (
     has_client_fields,
     has_untyped_parts,
@@ -57,10 +58,9 @@ _WRITTEN_FIELDS = frozenset(
         *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"),
     }
 )
+_LISTS_OF_TOOLS = frozenset({"tools", "functions"})
 # These fields have an effect only if the request has tools.
-_FIELDS_OF_TOOLS = frozenset(
-    {"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"}
-)
+_FIELDS_OF_TOOLS = frozenset({"tool_choice", "parallel_tool_calls", "function_call"})
 # If a request has only these fields, its prompt has only turns, sampling, identity and caching.
 # This is the case for nearly every request.
 _PLAIN_FIELDS = frozenset(
@@ -85,6 +85,7 @@ _CHECKED_FIELDS = frozenset(
 _SCHEMA_PLACE = "response_format.json_schema.schema"
 _TEXT_ONLY = ["text"]
 _NULL = msgspec.Raw(b"null")
+_EMPTY_REASONING = wire.Reasoning()
 _NO_REASONING = wire.Reasoning(effort="none")
 
 _sampling_fields = attrgetter(*Sampling.__struct_fields__)
@@ -176,8 +177,10 @@ def read_prompt(
 
 def _ineffective_fields(body: wire.ChatRequest) -> set[str]:
     """Returns the names of fields whose values have no effect: fields of tools if there are no tools,
-    the format "text", and "text" as the only modality."""
-    ineffective = set() if body.tools or body.functions else set(_FIELDS_OF_TOOLS)
+    an empty list of tools, the format "text", and "text" as the only modality."""
+    ineffective = {name for name in _LISTS_OF_TOOLS if not getattr(body, name)}
+    if ineffective == _LISTS_OF_TOOLS:
+        ineffective |= _FIELDS_OF_TOOLS
     if isinstance(body.response_format, wire.TextFormat):
         ineffective.add("response_format")
     if body.modalities == _TEXT_ONLY:
@@ -261,9 +264,7 @@ def _tool_choice(body: wire.ChatRequest, *, has_tools: bool) -> ToolChoice | Non
             # If the request has no tools, "none" and "auto" have no effect. Any other choice needs a
             # tool.
             if requested not in ("none", "auto"):
-                raise InvalidRequest(
-                    f"{param} needs a tool, but the request has no tools.", param=param
-                )
+                raise tool_missing(param)
             continue
         if isinstance(requested, dict):
             choice_objects += (requested,)
@@ -377,7 +378,7 @@ def _reasoning(body: wire.ChatRequest, model: Model) -> ReasoningWish | None:
     requested: dict[str, object] = {
         "include_reasoning": body.include_reasoning,
         "reasoning_effort": body.reasoning_effort,
-        "reasoning": body.reasoning,
+        "reasoning": None if body.reasoning == _EMPTY_REASONING else body.reasoning,
     }
     if Feature.REASONING not in model.supported_features:
         if body.reasoning_effort == "none":

@@ -29,9 +29,13 @@ T = TypeVar("T")
 
 # The default maximum number of elements in all arrays and objects of a body together.
 _ELEMENTS_MAX = 100_000
-# Patterns that find the path and the name of the invalid field in the text of msgspec's errors.
-_PATH = re.compile(r" - at (?:`key` in )?`\$(?P<path>.*)`$", re.DOTALL)
-_FIELD = re.compile(r"(?:unknown|required) field `(?P<field>.*?)`", re.DOTALL)
+# Patterns that find the path and the name of the invalid field in the text of msgspec's errors. The text
+# before the path may quote a value of the client, so the patterns must match at the end of the text, and
+# the whole text without its path.
+_PATH = re.compile(r" - at (?:`key` in )?`\$(?P<path>[^`]*)`$")
+_FIELD = re.compile(
+    r"Object (?:contains unknown|missing required) field `(?P<field>.*)`", re.DOTALL
+)
 _PARAM_LENGTH_MAX = 200
 _BLANKS = " \t\r\n"
 # Every element of an array or object begins after an opening bracket or a comma.
@@ -265,7 +269,7 @@ def _invalid_request(exc: msgspec.ValidationError, place: str = "") -> InvalidRe
     if match is not None:
         path = (place + match["path"]).lstrip(".")
         text = text[: match.start()]
-    field = _FIELD.search(text)
+    field = _FIELD.fullmatch(text)
     if field is not None:
         path = f"{path}.{field['field']}" if path else field["field"]
     param = _encodable(path[:_PARAM_LENGTH_MAX]) or None

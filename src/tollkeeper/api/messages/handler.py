@@ -92,7 +92,8 @@ async def token_count(
         request,
         plan,
         partial(read_counted_prompt, body, model, MESSAGES_WEB_TOOLS, unseal),
-        output_tokens_max=1,
+        # With a lower limit, a reasoning budget that the model supports could be rejected.
+        output_tokens_max=model.max_output_length,
         streamed=False,
         beta_flags=flags,
     )

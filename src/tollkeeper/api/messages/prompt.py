@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from tollkeeper.api.calls import tool_missing
 from tollkeeper.api.http.strict_json import decode_within
 from tollkeeper.api.messages.input import MessagesConversation, Unseal
 from tollkeeper.api.wire import messages as wire
@@ -84,6 +85,7 @@ def read_prompt(
     is_parallel_off = choice is not None and choice.disable_parallel_tool_use is True
     return replace(
         prompt,
+        tool_choice=prompt.tool_choice or _forced_search(body, search),
         parallel_tool_calls=False if is_parallel_off and tools.functions else None,
         # Backends apply a tool choice only to functions, so a search that may not be chosen is not sent.
         web_search=None if isinstance(choice, wire.NoChoice) else search,
@@ -188,13 +190,26 @@ def _tool_choice(body: wire.TokenCountRequest) -> ToolChoice | None:
 
 
 def _require_tool(name: str, tools: _Tools, search: WebSearch | None) -> None:
-    """Checks that the tool with this name exists. If it is the web search, removes all functions: most
-    protocols cannot force a web search, so the search becomes the only tool, as in Responses."""
+    """Checks that the tool with this name exists. If it is the web search, removes all functions, so that
+    the search becomes the only tool, as in Responses."""
     if name in [tool.name for tool in tools.functions]:
         return
     if search is None or name != _WEB_SEARCH:
         raise InvalidRequest("No tool has this name.", param="tool_choice.name")
     tools.functions.clear()
+
+
+def _forced_search(body: wire.MessagesRequest, search: WebSearch | None) -> ToolChoice | None:
+    """Returns the tool choice of a request without functions that requires a web search, otherwise None.
+    If the choice names the search, a wire may drop the choice, because Claude Code sends such requests and
+    most protocols cannot force a search."""
+    choice = body.tool_choice
+    if not isinstance(choice, wire.AnyChoice | wire.ToolChoice):
+        return None
+    if search is None:
+        raise tool_missing("tool_choice")
+    is_named = isinstance(choice, wire.ToolChoice)
+    return ToolChoice(ToolMode.REQUIRED, "tool_choice", may_be_dropped=is_named)
 
 
 def _web_search(tools: _Tools) -> WebSearch | None:

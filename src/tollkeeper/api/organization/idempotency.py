@@ -31,8 +31,9 @@ def idempotent_request(request: Request[Any, Any], operation: str) -> Idempotent
             "One Idempotency-Key header of 8 to 200 printable characters is required.", param=_NAME
         )
     # The decoded body is encoded again with sorted keys, so that a repeated request is recognised even
-    # if its JSON is formatted differently.
-    meaning = msgspec.json.encode([request.path, request.body], order="deterministic")
+    # if its JSON is formatted differently. Upper and lower case of the ids in the path do not matter.
+    path = {name: value.lower() for name, value in request.path.items()}
+    meaning = msgspec.json.encode([path, request.body], order="deterministic")
     return IdempotentRequest(
         organization_id=request.admin_caller.organization_id,
         operation=operation,

@@ -121,8 +121,11 @@ class Conversation:
 
     def _add_answer_text(self, message: wire.InputMessage, place: str) -> None:
         """Adds an assistant's message to the current assistant turn, which may contain function calls.
-        If the turn has a message but no function call yet, begins another turn."""
-        if self._answer_has_text and not self._answer_has_calls:
+        If the turn has a message but no function call yet, begins another turn, unless reasoning that a
+        backend sealed is between the two messages: they then come from the same answer, and the sealed
+        value may refer to its whole text."""
+        is_same_answer = any(part.sealed for part in self._pending_reasoning)
+        if self._answer_has_text and not self._answer_has_calls and not is_same_answer:
             self._end_answer()
         parts = _answer_text(message.content)
         # A message without text still becomes a part of the turn.

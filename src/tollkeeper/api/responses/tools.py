@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from tollkeeper.api.calls import tool_missing
 from tollkeeper.api.http.strict_json import convert_within, decode_within
 from tollkeeper.api.responses.namespaces import QualifiedName, flat_name
 from tollkeeper.api.wire import responses as wire
@@ -102,9 +103,7 @@ def choose_tools(tools: Tools, body: wire.ResponsesRequest) -> ChosenTools:
         if choice not in (None, "none", "auto"):
             if tools.offline_search_place is not None:
                 raise _offline_search_unsupported(tools.offline_search_place)
-            raise InvalidRequest(
-                "tool_choice needs a tool, but the request has no tools.", param=_CHOICE
-            )
+            raise tool_missing(_CHOICE)
         return ChosenTools()
     functions = tuple(tools.functions.values())
     if choice is None:
@@ -121,14 +120,14 @@ def choose_tools(tools: Tools, body: wire.ResponsesRequest) -> ChosenTools:
         forced_function = NamedFunction(_known_function(tools, named, _CHOICE))
         return ChosenTools(functions, tools.web_search, ToolChoice(forced_function, _CHOICE))
     _require_search(tools, named, _CHOICE)
-    # A request to a chat backend cannot force a web search, so the search becomes the only tool.
-    return ChosenTools(web_search=tools.web_search)
+    # The search becomes the only tool, and the model must call a tool.
+    return ChosenTools(web_search=tools.web_search, choice=ToolChoice(ToolMode.REQUIRED, _CHOICE))
 
 
 def _choice_with_mode(functions: tuple[FunctionTool, ...], mode: ToolMode) -> ToolChoice | None:
-    """Returns the tool choice with this mode, or None if there are no functions, because a mode applies
-    only to functions."""
-    return ToolChoice(mode, _CHOICE) if functions else None
+    """Returns the tool choice with this mode. Returns None if there are no functions and the model need not
+    call a tool, because the other modes apply only to functions."""
+    return ToolChoice(mode, _CHOICE) if functions or mode is ToolMode.REQUIRED else None
 
 
 def shown_choice(choice: str | FreeObject | None) -> str | FreeObject:
