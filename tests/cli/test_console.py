@@ -1,6 +1,7 @@
 """Tests `tollkeeper console` as a process: it creates tokens, refuses unsafe addresses, serves and stops."""
 
 import hashlib
+import json
 import os
 import re
 import socket
@@ -104,6 +105,37 @@ def test_beyond_loopback_it_is_refused(program: Program, host: str) -> None:
     refusal = program.refusal("console", "--host", host)
     assert refusal.startswith(f"console.host = {host} is not loopback")
     assert "console.trusted_proxies" in refusal
+
+
+@each("files", [("absent.pem", "absent.key"), ("broken.pem", "broken.pem")])
+def test_a_certificate_that_cannot_be_used_is_refused(
+    program: Program, tmp_path: Path, files: tuple[str, str]
+) -> None:
+    """The command prints neither an address nor a token before the message."""
+    (tmp_path / "broken.pem").write_text("no certificate")
+    paths = json.dumps([str(tmp_path / name) for name in files])
+    refusal = program.with_environment(TOLLKEEPER_CONSOLE__TLS_FILES=paths).refusal("console")
+    assert refusal.startswith(
+        "TOLLKEEPER_CONSOLE__TLS_FILES: console.tls_files: the files cannot be used: "
+    )
+
+
+def test_a_client_secret_that_is_not_text_is_refused(program: Program, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"\xff\xfe")
+    sign_in = {
+        "issuer": "https://provider.example",
+        "client_id": "console",
+        "client_secret": f"file:{secret}",
+        "roles": {"admins": "owner"},
+    }
+    configured = program.with_environment(TOLLKEEPER_CONSOLE__SIGN_IN=json.dumps(sign_in))
+    outcome = configured.run("console", "--port", "0")
+    assert outcome.code == 1
+    assert outcome.err == (
+        "tollkeeper: TOLLKEEPER_CONSOLE__SIGN_IN: console.sign_in.client_secret: "
+        "the secret is not UTF-8 text\n"
+    )
 
 
 @pytest.mark.slow

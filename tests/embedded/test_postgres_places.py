@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.support.data_folders import cluster_of, data_folder, do_as_told
@@ -204,6 +205,22 @@ def test_temporary_folder_that_the_account_cannot_enter(
     temporary.chmod(0o700)
     with pytest.raises(Unavailable, match=rf"cannot enter {temporary}\. Set TMPDIR"):
         prepare_socket_folder(long_cluster, account)
+
+
+def test_server_starts_in_a_folder_with_an_apostrophe_and_a_comma(temporary: Path) -> None:
+    with EmbeddedPostgres(temporary / "o'brien, data") as server:
+        psycopg.connect(server.conninfo).close()
+
+
+@pytest.mark.parametrize("character", ['"', "$", "`"])
+def test_folder_with_a_character_that_a_shell_interprets_is_refused(
+    temporary: Path, character: str
+) -> None:
+    data_dir = temporary / f"a{character}b"
+    with pytest.raises(Unavailable) as refused, EmbeddedPostgres(data_dir):
+        pass
+    assert f"its path contains {character}" in refused.value.message
+    assert not (data_dir / "postgres").exists()
 
 
 def test_server_does_not_start_in_a_folder_of_strangers(temporary: Path) -> None:

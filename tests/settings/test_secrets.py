@@ -105,6 +105,8 @@ def test_a_right_database_url(url: str) -> None:
         (f"api_key = '{_SECRET}'\n", "api_key"),
         (f"[console]\ngateway_url = 'https://me:{_SECRET}@host'\n", "console.gateway_url"),
         (f"[console]\ngateway_url = 'https://host?key={_SECRET}'\n", "console.gateway_url"),
+        (f"[alerts.webhook]\nurl = 'https://{_SECRET}@host'\n", "alerts.webhook.url"),
+        (f"[alerts.webhook]\nurl = 'https://host:x/{_SECRET}'\n", "alerts.webhook.url"),
     ],
 )
 def test_a_secret_in_a_wrong_place(tmp_path: Path, text: str, name: str) -> None:

@@ -124,6 +124,10 @@ _OUT_OF_BOUNDS: list[tuple[str, str, object]] = [
     ("limits", "concurrency", 0),
     ("auth", "customer_key_header", "X Api Key"),
     ("auth", "customer_key_header", ""),
+    # The gateway would read a customer's key as something else, and would refuse every call.
+    ("auth", "customer_key_header", "authorization"),
+    ("auth", "customer_key_header", "content-type"),
+    ("auth", "customer_key_header", "anthropic-version"),
     ("auth", "project_key_default_permissions", ["policies:write"]),
     ("auth", "project_key_default_permissions", ["everything"]),
     ("judge", "default_threshold_basis_points", 0),
@@ -142,6 +146,15 @@ _OUT_OF_BOUNDS: list[tuple[str, str, object]] = [
     ("server", "host", ""),
     ("operator", "host", ""),
     ("console", "host", ""),
+    # Two empty names would count as TLS, but the console would speak HTTP.
+    ("console", "tls_files", ["", ""]),
+    # No request would ever have one of these hosts, or come from one of these proxies.
+    ("console", "allowed_hosts", ["console.example.com:8443"]),
+    ("console", "allowed_hosts", ["https://console.example.com"]),
+    ("console", "allowed_hosts", ["fd00::5"]),
+    ("console", "trusted_proxies", ["proxy.internal"]),
+    ("console", "trusted_proxies", ["10.0.0.0/33"]),
+    ("console", "trusted_proxies", ["10.0.0.2/8"]),
     ("sessions", "headers", ["X Session"]),
     ("sessions", "headers", [""]),
     # A second header with one of these names would break HTTP framing or hide the request id.
@@ -193,6 +206,17 @@ def test_value_out_of_bounds_is_named(
                 ("https://gateway.example.com#a", "must have no user, query or fragment"),
                 ("https://gateway.example.com/a b", "must be printable ASCII without spaces"),
                 ("https://gateway.example.com/v1/", "must not end with /v1"),
+            )
+        ),
+        *(
+            (
+                {"alerts": {"webhook": {"url": url, "secret": "env:A"}}},
+                ["alerts.webhook.url", "must be an http:// or https:// address without user"],
+            )
+            for url in (
+                *("alerts.example.com", "ftp://alerts.example.com", "https://", "http://[::1/x"),
+                *("https://me:password@alerts.example.com/", "https://alerts.example.com:99999/"),
+                *("https://a b/", "https://alerts.example.com/a b", "https://a.example?x#y"),
             )
         ),
     ],

@@ -1,5 +1,5 @@
 """Tests mistakes that the settings library would not notice: a boolean in place of a number, and an
-environment variable for an unknown section."""
+environment variable for an unknown section or for an entry of a list."""
 
 import typing
 from pathlib import Path
@@ -42,6 +42,16 @@ def test_a_variable_of_an_unknown_section_is_named(
     assert str(refused.value) == (
         "TOLLKEEPER_SERVR__PORT: there is no section servr; did you mean server?"
     )
+
+
+def test_a_variable_of_a_list_entry_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message names the variable and not the line of the list in the file, which is right."""
+    monkeypatch.setenv("TOLLKEEPER_BACKENDS__0__NAME", "other")
+    with pytest.raises(SettingsError) as refused:
+        _load(tmp_path, "[[backends]]\nname = 'b'\nkind = 'openai'\nurls = ['http://host/v1']\n")
+    assert str(refused.value).startswith("TOLLKEEPER_BACKENDS__0__NAME: backends: must be a list")
 
 
 def test_variables_of_other_programs_are_left_alone(

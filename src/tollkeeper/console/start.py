@@ -1,8 +1,9 @@
-"""Starts the console: checks that its address is safe, determines the allowed host names, creates
-the console's objects and runs the server."""
+"""Starts the console: checks that its address is safe and its certificate can be used, determines the
+allowed host names, creates the console's objects and runs the server."""
 
 import ipaddress
 import socket
+import ssl
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -30,20 +31,32 @@ from tollkeeper.services.console_sessions import ConsoleSessions
 from tollkeeper.services.policies.judge import Judge
 from tollkeeper.services.use_cases import Services
 from tollkeeper.services.vault import Vault
-from tollkeeper.settings import Settings
+from tollkeeper.settings import Settings, SettingsError
 from tollkeeper.settings.origins import setting_origins
 
 
 def require_safe_address(settings: Settings) -> None:
     """Raises StateConflict if browsers would send the operator token unencrypted over a network. A
-    trusted proxy is assumed to use HTTPS."""
+    trusted proxy is assumed to use HTTPS. Raises SettingsError if the certificate cannot be used."""
     console = settings.console
-    if console.tls_files or console.trusted_proxies or _is_loopback(console.host):
-        return
-    raise StateConflict(
-        f"console.host = {console.host} is not loopback: set console.tls_files, or "
-        "console.trusted_proxies for a proxy that speaks HTTPS."
-    )
+    if console.tls_files:
+        _require_certificate(*console.tls_files)
+    elif not (console.trusted_proxies or _is_loopback(console.host)):
+        raise StateConflict(
+            f"console.host = {console.host} is not loopback: set console.tls_files, or "
+            "console.trusted_proxies for a proxy that speaks HTTPS."
+        )
+
+
+def _require_certificate(certificate: str, key: str) -> None:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except OSError as exc:
+        is_read = isinstance(exc, ssl.SSLError)
+        reason = "they are not a PEM certificate and its key" if is_read else exc.strerror
+        raise SettingsError(
+            f"the files cannot be used: {reason}", ("console", "tls_files")
+        ) from exc
 
 
 def _is_loopback(host: str) -> bool:
@@ -107,8 +120,11 @@ def _provider(settings: Settings, clock: Clock) -> IdentityProvider | None:
     sign_in = settings.console.sign_in
     if not sign_in.issuer:
         return None
-    at = ("console", "sign_in")
-    secret = read_source(sign_in.client_secret, at).decode() if sign_in.client_secret else ""
+    at = ("console", "sign_in", "client_secret")
+    try:
+        secret = read_source(sign_in.client_secret, at).decode() if sign_in.client_secret else ""
+    except UnicodeError:
+        raise SettingsError("the secret is not UTF-8 text", at) from None
     return IdentityProvider(sign_in, secret, clock)
 
 

@@ -7,6 +7,7 @@ the file `postgres.location` in the data folder contains the cluster's path.
 
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -26,11 +27,26 @@ _CLUSTER = "postgres"
 _LOCATION = "postgres.location"
 # The path of a socket may have at most 107 bytes. 27 of them are left for the socket's file name.
 _SOCKET_FOLDER_BYTES_MAX = 80
+# The driver splits the path of a socket at commas, and the server's option contains the path in single
+# quotes.
+_UNSUITABLE_FOR_SOCKET = frozenset(",'")
+# `pg_ctl` passes the cluster's path to a shell in double quotes.
+_INTERPRETED_BY_SHELL = re.compile(r'["$`]')
 
 
 def find_cluster(data_dir: Path, account: Account | None) -> Path:
     """Returns the path of the cluster for a data folder. The cluster need not exist yet. `data_dir` must
     be resolved. `account` runs PostgreSQL if the gateway runs as root, and is None otherwise."""
+    cluster = _find_cluster(data_dir, account)
+    if found := _INTERPRETED_BY_SHELL.search(str(cluster)):
+        raise Unavailable(
+            f"The embedded PostgreSQL cannot use the folder {cluster}: its path contains {found[0]}. "
+            "Set database.data_dir to another folder."
+        )
+    return cluster
+
+
+def _find_cluster(data_dir: Path, account: Account | None) -> Path:
     inside = (data_dir / _CLUSTER).resolve()
     location = data_dir / _LOCATION
     recorded_path = location.read_text().strip() if location.exists() else None
@@ -99,17 +115,18 @@ def remove_unfinished(cluster: Path) -> None:
 
 
 def prepare_socket_folder(cluster: Path, account: Account | None) -> Path:
-    """Returns the folder for the server's socket: the cluster or, if the cluster's path is too long, a
-    private folder in the system's temporary folder. The private folder is checked, because another user
-    can guess its name and create it first."""
-    if len(os.fsencode(cluster)) <= _SOCKET_FOLDER_BYTES_MAX:
+    """Returns the folder for the server's socket: the cluster or, if the cluster's path is too long or
+    contains a comma or an apostrophe, a private folder in the system's temporary folder. The private folder
+    is checked, because another user can guess its name and create it first."""
+    is_short = len(os.fsencode(cluster)) <= _SOCKET_FOLDER_BYTES_MAX
+    if is_short and _UNSUITABLE_FOR_SOCKET.isdisjoint(str(cluster)):
         return cluster
     temporary = Path(tempfile.gettempdir()).resolve()
     if account is not None and not account.can_enter(temporary):
         raise Unavailable(
-            f"The path {cluster} is too long for a socket, and the account {account.name} cannot "
-            f"enter {temporary}. Set TMPDIR to a folder that it can enter, or use a shorter "
-            "database.data_dir."
+            f"The path {cluster} is too long for a socket or contains a comma or an apostrophe, and the "
+            f"account {account.name} cannot enter {temporary}. Set TMPDIR to a folder that it can enter, "
+            "or use another database.data_dir."
         )
     uid, gid = owner_ids(account)
     folder = temporary / f"tollkeeper-{_short_hash(cluster)}"

@@ -202,6 +202,10 @@ class Supervisor:
         not answer blocks a thread for several seconds."""
         if self._database_check is None or self._database_check.done():
             self._database_check = asyncio.create_task(self._check_newest_server())
+            # Mark an error as retrieved, because a caller that no longer waits does not read it.
+            self._database_check.add_done_callback(
+                lambda check: check.cancelled() or check.exception()
+            )
         await asyncio.wait([self._database_check], timeout=_DATABASE_TIMEOUT_S)
         if not self._database_check.done():
             hosts = shown_hosts(self._conninfo)

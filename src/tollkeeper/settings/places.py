@@ -113,14 +113,15 @@ def _entry_names(at: Place, document: Mapping[str, Any]) -> list[str]:
 
 
 def _variable(at: Place) -> str:
-    """Returns the environment variable that sets this place or the table or list around it. Returns "" if
-    there is no such variable."""
+    """Returns the environment variable that sets this place, the table or list around it, or an
+    entry inside of it. Returns "" if there is no such variable."""
     variables = {name.upper(): name for name in os.environ}
     for length in range(len(at), 0, -1):
         name = f"{ENV_PREFIX}{'__'.join(map(str, at[:length]))}".upper()
         if name in variables:
             return variables[name]
-    return ""
+    part = f"{ENV_PREFIX}{'__'.join(map(str, at))}__".upper()
+    return next((variables[name] for name in sorted(variables) if name.startswith(part)), "")
 
 
 def _longest_known_prefix(at: Place, known: Collection[Place]) -> Place:

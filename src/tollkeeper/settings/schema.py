@@ -1,6 +1,8 @@
 """Defines every setting: its name, type, limits and default. docs/configuration.md describes each
 setting in one line."""
 
+import ipaddress
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -73,6 +75,16 @@ UnreadContent = Literal["images", "audio", "video", "files", "sealed_reasoning"]
 Modality = Literal["text", "image", "file", "audio", "video"]
 BetaFlag = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")]
+# A host name or an IP address as in the Host header, without a port.
+_HOST_NAME = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
+# Request headers that the gateway reads itself.
+_REQUEST_HEADERS = frozenset(
+    {
+        *("authorization", "host", "content-type", "content-length", "content-encoding"),
+        *("transfer-encoding", "connection", "upgrade", "expect", "idempotency-key", "traceparent"),
+        *(conventions.MESSAGES_VERSION_HEADER, conventions.MESSAGES_BETA_HEADER),
+    }
+)
 # Response headers that the gateway writes itself.
 _RESPONSE_HEADERS = frozenset(
     {
@@ -147,10 +159,26 @@ class ConsoleSettings(Section):
     # Proxies whose X-Forwarded-For and X-Forwarded-Proto headers are trusted.
     trusted_proxies: tuple[Name, ...] = ()
     # The files of the certificate and of its key. Empty: the console serves HTTP.
-    tls_files: tuple[str, ...] = Field(default=(), repr=False)
+    tls_files: tuple[Annotated[str, Field(min_length=1)], ...] = Field(default=(), repr=False)
     # The address under which clients reach the gateway, without /v1. Empty: the address of `server`.
     gateway_url: str = ""
     sign_in: SignInSettings = SignInSettings()
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _are_host_names(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        for host in hosts:
+            if not _HOST_NAME.fullmatch(host):
+                raise ValueError(f"{host!r} must be a host name without scheme and port")
+        return hosts
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_networks(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
+        for proxy in proxies:
+            if proxy != "*":
+                ipaddress.ip_network(proxy)  # Its ValueError says what is wrong.
+        return proxies
 
     @field_validator("tls_files")
     @classmethod
@@ -221,13 +249,23 @@ class WebhookSettings(Section):
 
     @model_validator(mode="after")
     def _is_signed(self) -> "WebhookSettings":
-        if self.url and not self.url.startswith(("http://", "https://")):
-            raise conflicting_setting("must start with http:// or https://", "url")
+        if self.url and not _is_webhook_url(self.url):
+            words = "must be an http:// or https:// address without user, fragment and spaces"
+            raise conflicting_setting(words, "url")
         if self.url and not self.secret:
             raise conflicting_setting("needs secret, which signs the alerts", "url")
         if self.secret and not self.url:
             raise conflicting_setting("needs url, to which alerts are posted", "secret")
         return self
+
+
+def _is_webhook_url(url: str) -> bool:
+    try:
+        # The address of a webhook may have a query, unlike a base address.
+        host_and_port(url.replace("?", "/"))
+    except ValueError:  # The message is not used, because it shows the path, which may be secret.
+        return False
+    return True
 
 
 class AlertsSettings(Section):
@@ -290,6 +328,13 @@ class AuthSettings(Section):
         default=conventions.CUSTOMER_KEY_HEADER, pattern=r"^[a-z0-9-]{1,64}$"
     )
     project_key_default_permissions: tuple[str, ...] = conventions.PROJECT_KEY_DEFAULT_PERMISSIONS
+
+    @field_validator("customer_key_header")
+    @classmethod
+    def _is_not_a_gateway_header(cls, name: str) -> str:
+        if name in _REQUEST_HEADERS:
+            raise ValueError("the gateway reads this header itself")
+        return name
 
     @field_validator("project_key_default_permissions")
     @classmethod
