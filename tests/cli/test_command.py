@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from tests.support.program import Program, write_config
-from tollkeeper.storage.schema import code_revision
+from tollkeeper.storage.revisions import code_revision, serving_revision
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_the_operators_own_database_and_its_schema(
         folder = connection.info.host
     url = f"postgresql://postgres@/own?host={folder}"
     own = program.with_config(write_config(tmp_path, tmp_path, url=url))
-    needed = f"this code needs {code_revision()}: run `tollkeeper migrate`."
+    needed = f"this code needs {serving_revision()}: run `tollkeeper migrate`."
     assert needed in own.refusal("organization", "list")
 
     assert own.json("migrate") == {"revision": code_revision()}

@@ -2,6 +2,7 @@
 
 from uuid import uuid4
 
+import psycopg
 import pytest
 
 from tests.support.program import Program
@@ -32,6 +33,26 @@ def test_an_organization_by_its_name_in_any_case(program: Program, named: dict[s
     for name in (f"org {named['mark']}", f"ORG {named['mark'].upper()}"):
         assert program.json("organization", "show", name)["id"] == named["organization"]
     assert program.json("credit", "show", f"org {named['mark']}")["available"] == "0"
+
+
+def test_white_space_at_the_ends_of_a_name_does_not_matter(
+    program: Program, named: dict[str, str]
+) -> None:
+    found = program.json("organization", "show", f" org {named['mark']}\n")
+    assert found["id"] == named["organization"]
+
+
+def test_a_key_with_white_space_at_the_ends_of_its_name_is_found(
+    program: Program, named: dict[str, str], shared_conninfo: str
+) -> None:
+    """The API keeps the white space in the names of keys."""
+    project = program.json("project", "create", named["organization"], "spaced")["id"]
+    created = program.json("project-key", "create", project, "spaced")
+    with psycopg.connect(shared_conninfo) as connection:
+        name = f" spaced {uuid4().hex} "
+        connection.execute("UPDATE project_keys SET name = %s WHERE id = %s", (name, created["id"]))
+    for verb, text in (("suspend", name), ("unsuspend", name.strip())):
+        assert program.json("project-key", verb, text)["id"] == created["id"]
 
 
 @pytest.mark.parametrize("length", [13, 18, 30])
@@ -97,6 +118,30 @@ def test_a_project_is_looked_for_in_its_organization(
     other = program.json("organization", "create", f"other {uuid4().hex}")["id"]
     line = ("cap", "clear", other, "--project", f"project {named['mark']}")
     assert "There is no project" in program.refusal(*line)
+
+
+def test_a_policy_by_the_beginning_of_its_id(program: Program, named: dict[str, str]) -> None:
+    rule = ("--rule", "Is it rude?")
+    policy = program.json("policy", "create", named["organization"], f"p {named['mark']}", *rule)
+    found = program.json("policy", "show", policy["id"][: len("pol_") + 12])
+    assert found["id"] == policy["id"]
+    for text in ("p", "pol_", policy["id"][: len("pol_") + 3]):
+        assert program.refusal("policy", "show", text) == f"There is no policy {text}."
+
+
+@pytest.mark.parametrize("verb", ["list", "export"])
+def test_the_project_of_an_activity_filter_is_looked_for_in_its_organization(
+    program: Program, verb: str
+) -> None:
+    """Two organizations have projects with the same name."""
+    mark = uuid4().hex
+    for owner in (f"first {mark}", f"second {mark}"):
+        program.json("organization", "create", owner)
+        program.json("project", "create", owner, f"same {mark}")
+    line = ("activity", verb, "--project", f"same {mark}")
+    assert "fits more than one project" in program.refusal(*line)
+    assert program.run(*line, "--organization", f"first {mark}").code == 0
+    assert "There is no" in program.refusal(*line[:2], "--organization", str(uuid4()))
 
 
 @each("text", ["", "nobody-is-called-so", "abc", "%", "no such name", "'; DROP TABLE x"])

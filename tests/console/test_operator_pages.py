@@ -1,4 +1,5 @@
-"""Tests pages that operators use rarely: months, bills, checks, renaming, people and the audit."""
+"""Tests pages that operators use rarely: months, bills, checks, unsettled calls, renaming, people and the
+audit."""
 
 import asyncio
 import csv
@@ -11,8 +12,10 @@ from uuid import uuid4
 
 import httpx2
 import pytest
+from msgspec import structs
 
 from tests.console.test_confirmations import hidden_fields
+from tests.support.books import USD, open_books
 from tests.support.console_site import (
     TOKEN,
     ConsoleSite,
@@ -22,10 +25,14 @@ from tests.support.console_site import (
 )
 from tests.support.http_client import http_client
 from tests.support.ledger_months import NOW, OldBooks, busy
+from tests.support.scripted_gateway import MODEL
+from tollkeeper.console.pages import unsettled
 from tollkeeper.console.sessions import COOKIE
+from tollkeeper.domain.admission import ADMITTED
 from tollkeeper.domain.months import Month
 from tollkeeper.domain.people import Person, Role
 from tollkeeper.services.audit import Audit
+from tollkeeper.services.ledger.bulk_resolution import BulkAction
 
 
 @pytest.fixture
@@ -81,6 +88,44 @@ async def test_the_doctor_is_run(operator: httpx2.AsyncClient) -> None:
     answer = await operator.post("/doctor", data=await form_fields(operator, "doctor"))
     assert ">ok</span>" in answer.text
     assert ">warning</span>" in answer.text
+
+
+async def test_calls_of_other_backends_do_not_hide_the_unsettled_calls_of_a_backend(
+    operator: httpx2.AsyncClient, site: ConsoleSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page lists a limited number of calls, oldest first."""
+    monkeypatch.setattr(unsettled, "_SHOWN_MAX", 1)
+    services, scripted = site.services, site.judged.scripted
+    # Other tests of the site leave unsettled calls of the same backend.
+    left = await services.bulk_resolution.ledger_backlog(older_than_s=0)
+    await services.bulk_resolution.ledger_resolve_all(left.selection, BulkAction.RELEASE)
+    books = await open_books(scripted.gateway, scripted.tenant, credit=0)
+    # The model of `books` is not on this backend.
+    older = books.hold_of(USD)
+    newer = structs.replace(books.hold_of(USD), model=MODEL)
+    for hold in (older, newer):
+        assert await services.ledger.hold(hold) == ADMITTED
+        await books.leave_unsettled(hold)
+    page = (await operator.get("/unsettled?backend=scripted")).text
+    shown = [hold for hold in (older, newer) if f"/unsettled/{hold.id}" in page]
+    assert shown == [newer]
+    assert "The oldest 1." in page
+    for hold in (older, newer):
+        await services.reconciliation.ledger_resolve(hold.id, settle_picousd=None)
+
+
+async def test_the_page_says_that_it_does_not_list_all_admin_keys(
+    operator: httpx2.AsyncClient, site: ConsoleSite
+) -> None:
+    """The tenant has one key before the test."""
+    organization = site.judged.scripted.tenant.organization_id
+    for further_keys, is_said in ((99, False), (1, True)):
+        for _ in range(further_keys):
+            await site.services.admin_keys.admin_key_create(
+                organization, f"reader {uuid4()}", ["admin_api_keys:read"], None
+            )
+        page = (await operator.get(f"/organizations/{organization}")).text
+        assert ("The oldest 100 keys;" in page) is is_said
 
 
 async def test_things_are_renamed_and_archived(

@@ -209,6 +209,34 @@ async def test_a_threshold_is_written_in_percent(
     assert edited.draft.match_threshold_basis_points == 5750
 
 
+async def test_a_rename_keeps_the_lines_of_the_rule_and_the_calibration(
+    site: ConsoleSite, operator: httpx2.AsyncClient
+) -> None:
+    """Browsers send every line end of a text area as CRLF. A calibration applies only to exactly the
+    rule for which it was fitted."""
+    rule = "Answer yes only for insults.\nIs the text rude?"
+    policy = await site.judged.publish(rule=rule, mode="monitoring")
+    await _calibrate(site, policy)
+    form = {
+        "revision": str(policy.revision),
+        "name": f"Renamed {policy.name}",
+        "rule": rule.replace("\n", "\r\n"),
+        "direction": policy.draft.direction,
+        "mode": "monitoring",
+        "scope": policy.draft.scope,
+    } | await _form_fields(operator, f"/policies/{policy.id}")
+    saved = await operator.post(f"/policies/{policy.id}/edit", data=form)
+    assert saved.status_code == 303, words(saved.text)
+    renamed = await site.services.policies.policy_show(policy.organization_id, policy.id)
+    assert renamed.name == form["name"]
+    assert renamed.draft.rule == rule
+    assert not renamed.has_unpublished_changes
+    assert renamed.calibration is not None
+    assert renamed.calibration.applies_to(
+        renamed.current_rule.rule, JudgeFormat("the-judge", prompt_format())
+    )
+
+
 async def _try_labelled(operator: httpx2.AsyncClient, rule: str, policy: str = "") -> str:
     """Tries a rule on twenty labelled texts and returns the page."""
     fields = await _form_fields(operator, "/policies/try")

@@ -5,12 +5,14 @@ import os
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
 from tests.support.activity_records import UnsteadyDatabase
+from tests.support.certificates import make_certificate
 from tests.support.console_site import TOKEN, ConsoleSite, serving_console
 from tests.support.http_client import http_client
 from tests.support.tables import each
@@ -378,14 +380,16 @@ def _settings(**console: Any) -> Settings:
     return Settings.model_validate({"console": console})
 
 
-def test_beyond_loopback_it_needs_tls_or_a_proxy() -> None:
+def test_beyond_loopback_it_needs_tls_or_a_proxy(tmp_path: Path) -> None:
     for host in ("127.0.0.1", "127.3.3.3", "::1", "localhost"):
         require_safe_address(_settings(host=host))
     for host in ("0.0.0.0", "::", "10.0.0.5", "console.example"):
         with pytest.raises(StateConflict, match="is not loopback"):
             require_safe_address(_settings(host=host))
     require_safe_address(_settings(host="0.0.0.0", trusted_proxies=["10.0.0.1"]))
-    require_safe_address(_settings(host="0.0.0.0", tls_files=["c.pem", "k.pem"]))
+    _, certificate = make_certificate(tmp_path)
+    files = [str(certificate), str(certificate.with_suffix(".key"))]
+    require_safe_address(_settings(host="0.0.0.0", tls_files=files))
 
 
 def test_names_by_which_it_may_be_called() -> None:

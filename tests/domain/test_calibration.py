@@ -5,6 +5,8 @@ import math
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tollkeeper.domain.calibration import (
     LabelledScore,
@@ -62,6 +64,22 @@ def test_probabilities_never_fall_with_the_score() -> None:
         found = [calibration.basis_points(score) for score in scores]
         assert found == sorted(found)
         assert 0 <= found[0] <= found[-1] <= 10_000
+
+
+@given(
+    st.lists(
+        st.one_of(st.sampled_from((0.1, math.nextafter(0.1, 1), 1 / 3)), st.floats(-23, 23)),
+        min_size=1,
+        max_size=6,
+    ),
+    st.integers(0, 10**9),
+)
+def test_steps_over_few_distinct_scores_are_monotone(scores: list[float], seed: int) -> None:
+    """The mean of equal or almost equal scores may differ from them by rounding."""
+    generator = random.Random(seed)
+    labels = [True, False, *generator.choices((True, False), k=300)]
+    labelled = [LabelledScore(generator.choice(scores), label) for label in labels]
+    assert is_monotone(fit(labelled))
 
 
 def test_labels_that_contradict_the_scores_give_a_flat_map() -> None:

@@ -27,10 +27,12 @@ from tollkeeper.bootstrap.webhook import alert_webhook
 from tollkeeper.domain.admission import Refusal
 from tollkeeper.domain.alerts import AlertChange
 from tollkeeper.domain.caps import CapPeriod
+from tollkeeper.domain.errors import Unavailable
 from tollkeeper.services.alerts import Alerts, DeliveryFailed
 from tollkeeper.services.ledger.billing import Billing
 from tollkeeper.services.ledger.caps import Caps
 from tollkeeper.settings import Settings, SettingsError
+from tollkeeper.storage import alerts as stored_alerts
 from tollkeeper.storage import money_totals
 
 _SECRET = "a secret to sign with"
@@ -226,6 +228,27 @@ async def test_reports_of_usage_and_differences_of_the_ledger(fresh: Process) ->
         async with fresh.database.transaction() as connection:
             await money_totals.write_verification(connection, differences)
         assert _states(await alerts.check(), "ledger_difference") == [expected]
+
+
+async def test_a_wrong_usage_report_is_kept_until_it_is_stored(
+    fresh: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alerts, observe = _alerts(fresh), stored_alerts.observe
+    alerts.note_usage_report("early", "It does not fit.")
+
+    async def fail(*_: Any) -> None:
+        raise Unavailable("The database is unavailable; try again.")
+
+    async def observe_during_another_report(*arguments: Any) -> None:
+        await observe(*arguments)
+        alerts.note_usage_report("late", "It does not fit.")
+
+    monkeypatch.setattr(stored_alerts, "observe", fail)
+    with pytest.raises(Unavailable):
+        await alerts.check()
+    monkeypatch.setattr(stored_alerts, "observe", observe_during_another_report)
+    assert _told(await alerts.check(), "early") == [("usage_report", "raised", 100)]
+    assert _told(await alerts.check(), "late") == [("usage_report", "raised", 100)]
 
 
 @dataclass

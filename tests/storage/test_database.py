@@ -20,7 +20,7 @@ from tollkeeper.storage.database import (
     operator_reason,
 )
 from tollkeeper.storage.ledger import COMMIT_ASYNCHRONOUSLY
-from tollkeeper.storage.reachability import DatabaseUnreachable
+from tollkeeper.storage.reachability import DatabaseUnreachable, Reachability, driver_reason
 from tollkeeper.storage.watched_connection import allow_long_statements
 
 _INSERT = "INSERT INTO organizations VALUES (%s, 'x', now())"
@@ -262,6 +262,26 @@ async def test_a_server_that_cannot_be_reached_is_not_called_busy() -> None:
     assert reason.startswith(f"The database cannot be reached at {hosts.replace(',', ', ')}: ")
     assert "refused" in reason
     assert "secret" not in reason
+
+
+def test_the_reason_of_a_refused_statement_is_the_servers_message(conninfo: str) -> None:
+    """The driver's message ends with the statement and a caret below the wrong word."""
+    with psycopg.connect(conninfo) as connection, pytest.raises(psycopg.Error) as refused:
+        connection.execute("SELECT * FROM nowhere")
+    assert str(refused.value).endswith("^")
+    assert driver_reason(refused.value) == 'relation "nowhere" does not exist'
+
+
+async def test_a_wait_that_is_ending_is_left_alone_by_a_failed_attempt() -> None:
+    reachability, loop = Reachability("host=db.example"), asyncio.get_running_loop()
+    error = psycopg.OperationalError("refused")
+    reachability.failed(loop.time(), error)
+    with pytest.raises(DatabaseUnreachable):
+        async with reachability.waiting():
+            try:
+                await asyncio.sleep(20)
+            finally:
+                reachability.failed(loop.time(), error)
 
 
 async def test_waiting_for_a_busy_pool_is_not_ended_by_another_failure(conninfo: str) -> None:

@@ -206,20 +206,57 @@ async def test_an_operator_can_go_back_to_an_old_server(
         await servers.fence(file="seen").survey()
 
 
-async def test_another_database_is_refused_until_it_is_accepted(servers: Servers) -> None:
-    await servers.fence(servers.old, file="seen").survey()
-    foreign = PostgresServer(servers.folder / "foreign")
-    foreign.initialise()
-    foreign.start()
+@pytest.fixture
+def foreign(servers: Servers) -> Iterator[PostgresServer]:
+    """Yields a server with another system identifier and an empty database."""
+    server = PostgresServer(servers.folder / "foreign")
+    server.initialise()
+    server.start()
     try:
-        migrate(foreign.conninfo)
-        with pytest.raises(ServerFenced, match="system identifier"):
-            await servers.fence(foreign, file="seen").survey()
-        # The foreign server was not marked, so its own gateways continue to use it.
-        assert await servers.fence(foreign).survey()
-        with pytest.raises(ServerFenced, match="none of them is newer"):
-            await servers.fence(servers.old, foreign).survey()
-        assert (await servers.fence(foreign, file="seen").accept()).epoch == 1
-        assert await servers.fence(foreign, file="seen").survey()
+        yield server
     finally:
-        foreign.stop("immediate")
+        server.stop("immediate")
+
+
+async def test_another_database_is_refused_until_it_is_accepted(
+    servers: Servers, foreign: PostgresServer
+) -> None:
+    await servers.fence(servers.old, file="seen").survey()
+    migrate(foreign.conninfo)
+    with pytest.raises(ServerFenced, match="system identifier"):
+        await servers.fence(foreign, file="seen").survey()
+    # The foreign server was not marked, so its own gateways continue to use it.
+    assert await servers.fence(foreign).survey()
+    with pytest.raises(ServerFenced, match="none of them is newer"):
+        await servers.fence(servers.old, foreign).survey()
+    assert (await servers.fence(foreign, file="seen").accept()).epoch == 1
+    assert await servers.fence(foreign, file="seen").survey()
+
+
+async def test_an_empty_database_in_place_of_a_lost_one_is_migrated_and_then_accepted(
+    servers: Servers, foreign: PostgresServer, compiled: dict[str, str]
+) -> None:
+    """The data folder still contains the file that names the lost server as the newest."""
+    data = servers.folder / "data"
+    data.mkdir()
+    await servers.fence(servers.old, file="data/newest-server.json").survey()
+    config = write_config(servers.folder, data, url=servers.conninfo(foreign))
+    program = Program(config, servers.folder, compiled, warm=True)
+    refusal = await asyncio.to_thread(program.refusal, "database", "accept")
+    assert refusal.endswith("is missing or too old: run `tollkeeper migrate` first.")
+    await asyncio.to_thread(program.json, "migrate")
+    for line in (("organization", "list"), ("migrate",)):
+        refusal = await asyncio.to_thread(program.refusal, *line)
+        assert "run `tollkeeper database accept` to use it" in refusal
+    accepted = await asyncio.to_thread(program.json, "database", "accept")
+    assert accepted["epoch"] == 1
+    assert (await asyncio.to_thread(program.json, "organization", "list"))["data"] == []
+
+
+async def test_no_schema_is_created_beside_a_server_with_a_schema(
+    servers: Servers, foreign: PostgresServer, compiled: dict[str, str]
+) -> None:
+    address = servers.conninfo(foreign, servers.old)
+    config = write_config(servers.folder, servers.folder / "data", url=address)
+    program = Program(config, servers.folder, compiled, warm=True)
+    assert "stop all but one" in await asyncio.to_thread(program.refusal, "migrate")

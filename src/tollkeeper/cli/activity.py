@@ -15,6 +15,7 @@ from tollkeeper.cli.command import (
     service_command,
 )
 from tollkeeper.cli.output import Listing, Record
+from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.errors import NotFound
 from tollkeeper.domain.traffic import TimeRange, TrafficFilter
 from tollkeeper.domain.views import RareFilter
@@ -68,17 +69,9 @@ async def activity_list(
     ] = 20,
 ) -> Listing:
     """List requests, newest first."""
-    organization_filter = (
-        None if organization is None else await services.names.organization_named(organization)
-    )
-    project_filter = None if project is None else await services.names.project_named(project)
-    # `organization_show` and `project_show` raise an error if the object does not exist.
-    if organization_filter is not None:
-        await services.organizations.organization_show(organization_filter)
-    if project_filter is not None:
-        await services.projects.project_show(project_filter)
+    organization_id, project_id = await _find_ids(services, organization, project)
     entries = await services.activity.activity_list(
-        organization_id=organization_filter, project_id=project_filter, status=status, limit=limit
+        organization_id=organization_id, project_id=project_id, status=status, limit=limit
     )
     return Listing(
         [activity_view(entry) for entry in entries],
@@ -110,13 +103,8 @@ def activity_export(
         # The end is exclusive, so 1 is added to include the current second.
         end = services.clock() + 1 if until is None else until
         time = TimeRange(end - _EXPORT_S_DEFAULT if since is None else since, end)
-        names = services.names
-        traffic_filter = TrafficFilter(
-            organization_id=None
-            if organization is None
-            else await names.organization_named(organization),
-            project_id=None if project is None else await names.project_named(project),
-        )
+        organization_id, project_id = await _find_ids(services, organization, project)
+        traffic_filter = TrafficFilter(organization_id=organization_id, project_id=project_id)
         record_count = 0
         async for text, records in export_pages(
             services.traffic, traffic_filter, RareFilter(), time, form
@@ -129,6 +117,21 @@ def activity_export(
     record_count = run_with_services(invocation, run)
     if not invocation.as_json:
         sys.stderr.write(f"{record_count} records\n")
+
+
+async def _find_ids(
+    services: Services, organization: str | None, project: str | None
+) -> tuple[OrganizationId | None, ProjectId | None]:
+    """Returns the ids of the organization and of its project. Raises NotFound if one of them does not
+    exist."""
+    organization_id = project_id = None
+    if organization is not None:
+        organization_id = await services.names.organization_named(organization)
+        await services.organizations.organization_show(organization_id)
+    if project is not None:
+        project_id = await services.names.project_named(project, organization_id)
+        await services.projects.project_show(project_id)
+    return organization_id, project_id
 
 
 def _request_id(text: str) -> UUID:

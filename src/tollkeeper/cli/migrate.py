@@ -41,7 +41,9 @@ def migrate(
         command_database(settings) as conninfo,
         working("Migrating the schema", quiet=invocation.as_json),
     ):
-        address, _ = find_newest_server(conninfo, settings.database.seen_file)
+        address, _ = find_newest_server(
+            conninfo, settings.database.seen_file, before_migrating=True
+        )
         revision = migrate_schema(address, serving_only=expand, force=force)
         if revision > code_revision():
             # Raises an error if this version cannot work with the newer schema.

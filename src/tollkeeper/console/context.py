@@ -129,7 +129,7 @@ class Console:
 
 
 def whole_console(request: Request) -> Console:
-    """Returns the console with the services of all organizations, whoever the user is."""
+    """Returns the console with the services of all organizations, for every user."""
     console = request.app.state.console
     assert isinstance(console, Console)
     return console

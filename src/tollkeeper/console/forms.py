@@ -43,7 +43,8 @@ class Form:
         default, raises InvalidRequest."""
         value = self.data.get(name)
         if isinstance(value, str) and value.strip():
-            return value.strip()
+            # Browsers send each line end of a text as CRLF.
+            return value.strip().replace("\r\n", "\n")
         if default is None:
             raise InvalidRequest(f"{_title(name)} is missing.", param=name)
         return default

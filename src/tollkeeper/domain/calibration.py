@@ -11,6 +11,8 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from enum import StrEnum
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -222,17 +224,19 @@ def _fit_steps(labelled: Sequence[LabelledScore]) -> Calibration:
     """Fits an isotonic regression: merges neighbouring pools of texts until their shares of yes
     increase with the score. Laplace's rule of succession keeps each pool's share strictly between 0
     and 1, because the lowest and the highest pool may have only a few texts, all with one label."""
-    # Each pool has its mean score, its number of texts, and its number of texts labelled yes.
+    # Each pool has its mean score, its number of texts, and its number of texts labelled yes. Texts
+    # with the same score are in one pool from the beginning.
     pools: list[list[float]] = []
-    for sample in sorted(labelled, key=lambda sample: sample.score):
-        pools.append([sample.score, 1.0, float(sample.is_yes)])
-        while len(pools) > 1 and (
-            pools[-1][0] == pools[-2][0]
-            or pools[-2][2] / pools[-2][1] >= pools[-1][2] / pools[-1][1]
-        ):
+    by_score = attrgetter("score")
+    for equal_score, samples in groupby(sorted(labelled, key=by_score), by_score):
+        labels = [sample.is_yes for sample in samples]
+        pools.append([equal_score, float(len(labels)), float(sum(labels))])
+        while len(pools) > 1 and pools[-2][2] / pools[-2][1] >= pools[-1][2] / pools[-1][1]:
             score, count, yes = pools.pop()
             last = pools[-1]
-            last[0] = (last[0] * last[1] + score * count) / (last[1] + count)
+            mean = (last[0] * last[1] + score * count) / (last[1] + count)
+            # Rounding may move the mean of almost equal scores out of their range.
+            last[0] = max(last[0], min(mean, score))
             last[1] += count
             last[2] += yes
     points: list[tuple[float, float]] = []

@@ -81,7 +81,7 @@ class Alerts:
         self._database = database
         self._backends = backends
         self._post = post
-        # Backends that have sent a wrong usage report since the last check, each with the detail
+        # Backends that have sent a wrong usage report which is not stored yet, each with the detail
         # for the alert.
         self._misreporting: dict[str, str] = {}
 
@@ -166,7 +166,7 @@ class Alerts:
         return accepted
 
     async def _write_observations(self) -> None:
-        misreporting, self._misreporting = self._misreporting, {}
+        misreporting = self._misreporting.copy()
         observed = [
             (_down(name), _BACKEND_DOWN_INTERVALS * INTERVAL_S)
             for name, backend in self._backends.items()
@@ -181,6 +181,8 @@ class Alerts:
             # The fixed order prevents a deadlock between processes that write the same rows.
             for condition, valid_s in sorted(observed, key=lambda entry: entry[0].key):
                 await alerts.observe(connection, condition, valid_s)
+        # Keep the reports that arrived during the transaction.
+        self._misreporting = dict(self._misreporting.items() - misreporting.items())
 
     async def _conditions(self, connection: Connection) -> list[Condition]:
         # Fills (used shares of caps and credits) slightly below the lowest level are read too,

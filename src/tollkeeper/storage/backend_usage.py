@@ -117,23 +117,28 @@ async def compare_bill(
 
 # Reads the usage of a backend in three parts: the sums of activity records, corrections from the
 # ledger, and the usage of judges (models that answer policy questions). The corrections are for
-# calls that were marked as unsettled: calls that were resolved after their activity record was
-# written, and calls without a record. A correction can be negative, so all entries of a day and
-# model must be added up. The model of a judge is "judge/" plus the backend's name of the model, and
-# each question counts as a request.
+# calls that were not resolved when they ended (`unresolved_at_end`): calls that were resolved after their
+# activity record was written, and calls without a record. A correction can be negative, so all
+# entries of a day and model must be added up. The model of a judge is "judge/" plus the backend's
+# name of the model, and each question counts as a request.
 #
 # `recorded` is true for a call with an activity record, and for a call from before today and before
 # the oldest activity partition, because the record of such a call was deleted. A record without a
 # backend belongs to a call that was not sent, so no provider charges for that call.
 _USAGE: LiteralString = """
-    WITH marked AS (
+    WITH unresolved_at_end AS (
+        SELECT organization_id, reservation_id AS id FROM unsettled_marks
+        UNION SELECT organization_id, request_id FROM activity
+        WHERE settlement = 'unsettled' AND backend = %(backend)s
+          AND started_at >= to_timestamp(%(first_day)s::bigint * 86400)
+          AND started_at < to_timestamp((%(last_day)s::bigint + 1) * 86400)
+    ), corrected AS (
         SELECT r.model, d.kind, d.settled + coalesce(o.amount, 0) AS cost, a.backend, a.request_id,
             floor(extract(epoch FROM coalesce(a.started_at, r.held_at)) / 86400)::integer AS day,
             a.request_id IS NOT NULL
                 OR (r.held_at AT TIME ZONE 'UTC')::date
                     < least(%(kept_from)s::date, (now() AT TIME ZONE 'UTC')::date) AS recorded
-        FROM unsettled_marks m
-        JOIN reservations r ON r.organization_id = m.organization_id AND r.id = m.reservation_id
+        FROM unresolved_at_end JOIN reservations r USING (organization_id, id)
         LEFT JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
         LEFT JOIN overages o ON o.organization_id = r.organization_id AND o.reservation_id = r.id
         LEFT JOIN activity a ON a.organization_id = r.organization_id AND a.request_id = r.id
@@ -152,7 +157,7 @@ _USAGE: LiteralString = """
         count(*) FILTER (WHERE NOT recorded AND kind IS NULL)
             - count(*) FILTER (WHERE recorded AND kind IS NOT NULL),
         0, 0, 0, 0, coalesce(sum(cost), 0), 0
-    FROM marked
+    FROM corrected
     WHERE (backend = %(backend)s OR request_id IS NULL AND model = ANY (%(models)s))
       AND day BETWEEN %(first_day)s AND %(last_day)s
     GROUP BY day, model

@@ -101,11 +101,13 @@ class Server:
     conninfo: str
     # None for a standby, or for a PostgreSQL-compatible service without the functions in
     # `_IDENTIFY`.
-    standing: Rank | None
+    rank: Rank | None
     # The rank of the newest server that any process has recorded in this server's `server_fence`
     # row.
     seen: Rank | None
     accepts_writes: bool
+    # Tells whether the table `server_fence` exists. A new database has no tables.
+    has_fence: bool = False
     started_at: datetime | None = None
 
 
@@ -113,11 +115,15 @@ class Fence:
     """Tracks the newest server that this process knows, and checks each new connection. Safe to
     share between tasks of one event loop."""
 
-    def __init__(self, conninfo: str, seen_file: Path | None) -> None:
+    def __init__(
+        self, conninfo: str, seen_file: Path | None, *, before_migrating: bool = False
+    ) -> None:
         """`seen_file` is the file in which earlier processes on this machine recorded the newest
-        server."""
+        server. With `before_migrating`, no server without the table `server_fence` is refused,
+        because `accept` needs this table."""
         self._conninfo = conninfo
         self._seen_file = seen_file
+        self._before_migrating = before_migrating
         self._newest: Rank | None = None
         # False if the newest server is known only from a file that was written for other database
         # hosts.
@@ -156,16 +162,17 @@ class Fence:
     async def admit(self, connection: "FencedConnection") -> None:
         """Checks the server of a new connection. Raises ServerFenced if the server is old."""
         server = await _identify(connection, f"{connection.info.host}:{connection.info.port}", "")
-        self._note(server.standing)
+        self._note(server.rank)
         self._note(server.seen)
         self._save()
         self._refuse_old(server)
-        connection.standing = server.standing
+        connection.rank = server.rank
         self._connections.add(connection)
 
     async def accept(self) -> Rank:
         """Gives the server that accepts writes a higher epoch than all other servers, and returns
-        its new rank. Raises StateConflict unless exactly one server accepts writes."""
+        its new rank. Raises StateConflict unless exactly one server accepts writes and it has the
+        table `server_fence`."""
         self._read_saved()
         writable = [server for server in await self._ask_all() if server.accepts_writes]
         # Two entries with the same start time are one server that has two host names.
@@ -175,10 +182,14 @@ class Fence:
                 f"Exactly one server must accept writes. These servers do: {names}."
             )
         (server, *_) = writable
-        assert server.standing is not None
-        known = (server.standing, server.seen, self._newest)
-        epoch = 1 + max(standing.epoch for standing in known if standing is not None)
-        accepted = server.standing._replace(epoch=epoch)
+        assert server.rank is not None
+        if not server.has_fence:
+            raise StateConflict(
+                f"The schema of {server.name} is missing or too old: run `tollkeeper migrate` first."
+            )
+        known = (server.rank, server.seen, self._newest)
+        epoch = 1 + max(rank.epoch for rank in known if rank is not None)
+        accepted = server.rank._replace(epoch=epoch)
         await _write(server, _ACCEPT, accepted)
         self._note(accepted)
         self._save()
@@ -203,12 +214,12 @@ class Fence:
             self._close_connections(list(self._connections))
             raise ServerFenced(
                 f"{' and '.join(server.name for server in newest)} accept writes, and none of them "
-                f"is newer ({'; '.join(str(server.standing) for server in newest)}): stop all but one"
+                f"is newer ({'; '.join(str(server.rank) for server in newest)}): stop all but one"
             )
         # The newest servers come first, because `_note` keeps the first of two ranks that cannot be
         # compared.
         for server in (*newest, *servers):
-            self._note(server.standing)
+            self._note(server.rank)
             self._note(server.seen)
         self._save()
         await asyncio.gather(*(self._mark(server) for server in writable))
@@ -243,36 +254,38 @@ class Fence:
         if self._newest is not None:
             # Record the rank at once, so that connections to an old server are closed without
             # waiting for hosts that do not answer.
-            self._note(server.standing)
+            self._note(server.rank)
         return server
 
     def _refuse_old(self, server: Server) -> None:
-        standing = server.standing
-        if standing is None or not server.accepts_writes:
+        rank = server.rank
+        if rank is None or not server.accepts_writes:
             return
-        if standing.is_fenced_by(self._newest) or standing.is_fenced_by(server.seen):
+        if self._before_migrating and not server.has_fence:
+            return
+        if rank.is_fenced_by(self._newest) or rank.is_fenced_by(server.seen):
             raise ServerFenced(self._why_old(server))
 
     def _why_old(self, server: Server) -> str:
         return (
-            f"{server.name} accepts writes and is not the newest server (it has {server.standing}; "
+            f"{server.name} accepts writes and is not the newest server (it has {server.rank}; "
             f"the newest has {self._newest}): stop it, or run `tollkeeper database accept` to use it"
         )
 
-    def _note(self, standing: Rank | None, *, is_of_these_hosts: bool = True) -> None:
+    def _note(self, rank: Rank | None, *, is_of_these_hosts: bool = True) -> None:
         """Records a server's rank. If it is the newest known rank, closes connections to older
         servers."""
-        if standing is None:
+        if rank is None:
             return
-        if standing == self._newest:
+        if rank == self._newest:
             self._is_of_these_hosts |= is_of_these_hosts
-        elif standing.is_newer_than(self._newest):
-            self._newest, self._is_of_these_hosts = standing, is_of_these_hosts
+        elif rank.is_newer_than(self._newest):
+            self._newest, self._is_of_these_hosts = rank, is_of_these_hosts
             self._close_connections(
                 [
                     connection
                     for connection in self._connections
-                    if connection.standing and connection.standing.is_fenced_by(standing)
+                    if connection.rank and connection.rank.is_fenced_by(rank)
                 ]
             )
 
@@ -291,8 +304,8 @@ class Fence:
         installation."""
         newest = self._newest
         assert newest is not None
-        assert server.standing is not None
-        is_same_database = newest.system_identifier == server.standing.system_identifier
+        assert server.rank is not None
+        is_same_database = newest.system_identifier == server.rank.system_identifier
         if self._is_of_these_hosts and is_same_database and newest.is_newer_than(server.seen):
             try:
                 await _write(server, _MARK, newest)
@@ -310,8 +323,8 @@ class Fence:
             return
         try:
             self._saved = json.loads(self._seen_file.read_text())
-            standing = Rank(*self._saved["newest"])
-            self._note(standing, is_of_these_hosts=self._saved["hosts"] == self._hosts)
+            rank = Rank(*self._saved["newest"])
+            self._note(rank, is_of_these_hosts=self._saved["hosts"] == self._hosts)
         except FileNotFoundError:
             self._saved = None
         except (OSError, ValueError, TypeError, KeyError) as exc:
@@ -349,7 +362,7 @@ class Fence:
 class FencedConnection(WatchedConnection):
     """Represents a connection to the newest server."""
 
-    standing: Rank | None = None
+    rank: Rank | None = None
 
     @classmethod
     async def connect(  # type: ignore[override]
@@ -372,12 +385,14 @@ class FencedConnection(WatchedConnection):
         return connection
 
 
-def find_newest_server(conninfo: str, seen_file: Path | None) -> tuple[str, tuple[str, ...]]:
+def find_newest_server(
+    conninfo: str, seen_file: Path | None, *, before_migrating: bool = False
+) -> tuple[str, tuple[str, ...]]:
     """Returns the newest server's address, and one sentence about each old server that accepts
     writes. If no server accepts writes or can be reached, returns the address of all hosts. Used by
     commands before they start an event loop. Raises Unavailable if no server that accepts writes may
-    be used, or if `conninfo` is malformed."""
-    fence = Fence(conninfo, seen_file)
+    be used, or if `conninfo` is malformed. See `Fence` for `before_migrating`."""
+    fence = Fence(conninfo, seen_file, before_migrating=before_migrating)
     try:
         return asyncio.run(fence.survey()), fence.old_servers
     except (psycopg.OperationalError, psycopg.ProgrammingError) as exc:
@@ -385,10 +400,7 @@ def find_newest_server(conninfo: str, seen_file: Path | None) -> tuple[str, tupl
 
 
 def _is_outranked(server: Server, others: list[Server]) -> bool:
-    return any(
-        other.standing is not None and other.standing.is_newer_than(server.standing)
-        for other in others
-    )
+    return any(other.rank is not None and other.rank.is_newer_than(server.rank) for other in others)
 
 
 async def _identify(connection: WatchedConnection, name: str, conninfo: str) -> Server:
@@ -408,15 +420,15 @@ async def _identify(connection: WatchedConnection, name: str, conninfo: str) -> 
         assert fence is not None
         epoch, *seen_values = fence
         seen = None if None in seen_values else Rank(*seen_values)
-    standing = None if timeline is None else Rank(epoch, timeline, system_identifier)
-    accepts_writes = standing is not None and is_writable
-    return Server(name, conninfo, standing, seen, accepts_writes, started_at)
+    rank = None if timeline is None else Rank(epoch, timeline, system_identifier)
+    accepts_writes = rank is not None and is_writable
+    return Server(name, conninfo, rank, seen, accepts_writes, has_fence, started_at)
 
 
-async def _write(server: Server, statement: LiteralString, standing: Rank) -> None:
+async def _write(server: Server, statement: LiteralString, rank: Rank) -> None:
     async with asyncio.timeout(_ANSWER_WITHIN_S):
         connection = await WatchedConnection.connect(server.conninfo, autocommit=True)
     connection.answer_within_s = _ANSWER_WITHIN_S
     async with connection, connection.transaction():
         await connection.execute(_COMMIT_WITHOUT_STANDBY)
-        await connection.execute(statement, standing._asdict())
+        await connection.execute(statement, rank._asdict())

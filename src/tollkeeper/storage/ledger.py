@@ -272,9 +272,9 @@ def _groups(holds: Sequence[Hold]) -> Iterator[tuple[Any, list[Hold]]]:
 def _other_periods(
     accounts: LockedAccounts,
 ) -> dict[OrganizationId, tuple[int | None, int | None]]:
-    """Returns the month and the day in which caps count the holds, for each organization that
-    counts in a later month or on a later day than those of the server's clock. The day is None if
-    it is the day of the clock, or if the organization has no period caps."""
+    """Returns the month and the day in which caps count the holds, for each organization whose
+    spending month or day is later than the server's clock. The day is None if it is the day of the
+    clock, or if the organization has no period caps."""
     today = day_at(accounts.now_us)
     return {
         organization_id: (

@@ -104,14 +104,16 @@ async def find(
     organization_id: OrganizationId | None,
     limit: int,
 ) -> list[Named]:
-    """Returns the objects with this name, ignoring case, or with an id in the range `ids`. Leaves out
-    an object that is not in use if an object in use with the same owner and name is found too."""
+    """Returns the objects with this name, ignoring case and spaces at the ends of stored names (the
+    API keeps them in the names of keys), or with an id in the range `ids`. Leaves out an object that
+    is not in use if an object in use with the same owner and name is found too."""
     low, high = ids or (None, None)
     cursor = await connection.execute(
         f"""
         WITH found AS (
             SELECT * FROM ({kind.rows}) named
-            WHERE (lower(name) = lower(%(name)s) OR id BETWEEN %(low)s::uuid AND %(high)s::uuid)
+            WHERE (lower(btrim(name)) = lower(%(name)s)
+                   OR id BETWEEN %(low)s::uuid AND %(high)s::uuid)
               AND (%(organization)s::uuid IS NULL OR organization_id = %(organization)s)
         )
         SELECT id, name, note FROM found
@@ -184,18 +186,29 @@ async def find_names(
 
 
 async def find_policies(
-    connection: Connection, *, text: str, organization_id: OrganizationId | None, limit: int
+    connection: Connection,
+    *,
+    name: str,
+    id_prefix: str | None,
+    organization_id: OrganizationId | None,
+    limit: int,
 ) -> Sequence[NamedPolicy]:
-    """Returns the policies whose name equals the text, ignoring case, or whose id begins with the
-    text. `organization_id` None means the policies of all organizations."""
+    """Returns the policies with this name, ignoring case and spaces at the ends of stored names, or
+    with an id that begins with `id_prefix`. `organization_id` None means the policies of all
+    organizations."""
     cursor = await connection.execute(
         """
         SELECT id, name FROM policies
-        WHERE (lower(name) = lower(%(text)s) OR starts_with(id, %(text)s))
+        WHERE (lower(btrim(name)) = lower(%(name)s) OR starts_with(id, %(id_prefix)s))
           AND (%(organization)s::uuid IS NULL OR organization_id = %(organization)s)
         ORDER BY name, id LIMIT %(limit)s
         """,
-        {"text": text, "organization": organization_id, "limit": limit},
+        {
+            "name": name,
+            "id_prefix": id_prefix,
+            "organization": organization_id,
+            "limit": limit,
+        },
         prepare=False,
     )
     return [NamedPolicy(*row) for row in await cursor.fetchall()]

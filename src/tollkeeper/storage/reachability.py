@@ -42,13 +42,14 @@ class Reachability:
 
     def failed(self, began_at: float, error: psycopg.Error) -> None:
         """Records that an attempt to connect has failed, unless the server has answered on another
-        connection since the attempt began. Shortens the waits of all waiting requests."""
+        connection since the attempt began. Shortens all waits that have no time limit yet."""
         if self._answered_at > began_at:
             return
         self._failure = error
         until = asyncio.get_running_loop().time() + _WAIT_AFTER_FAILURE_S
         for wait in self._waits:
-            wait.reschedule(until)
+            if wait.when() is None:
+                wait.reschedule(until)
 
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:
@@ -76,7 +77,9 @@ def unreachable_detail(conninfo: str, error: psycopg.Error) -> str:
 
 
 def driver_reason(error: psycopg.Error) -> str:
-    """Returns the last line of the driver's message that is not indented. Indented lines contain
-    advice, not the reason."""
+    """Returns the server's message. If the error comes from the driver, returns the last line of the
+    driver's message that is not indented. Indented lines contain advice, not the reason."""
+    if error.diag.message_primary:
+        return error.diag.message_primary
     lines = [line for line in str(error).splitlines() if line and not line.startswith("\t")]
     return lines[-1].removeprefix("- ") if lines else type(error).__name__

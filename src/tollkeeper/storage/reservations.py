@@ -46,10 +46,17 @@ _FIND: LiteralString = (
 )
 
 
-async def find_unsettled(connection: Connection, *, limit: int) -> list[ReservationEntry]:
-    """Returns the unsettled reservations (of unknown cost), oldest first. Reads the marks of
-    unsettled calls first, because there are far fewer marks than reservations."""
-    cursor = await connection.execute(_FIND_UNSETTLED, (limit,))
+async def find_unsettled(
+    connection: Connection, models: tuple[str, ...] | None, *, limit: int
+) -> list[ReservationEntry]:
+    """Returns the unsettled reservations (of unknown cost) of calls to one of these models, or to any
+    model if `models` is None, oldest first. Reads the marks of unsettled calls first, because there
+    are far fewer marks than reservations."""
+    cursor = await connection.execute(
+        _FIND_UNSETTLED,
+        {"models": None if models is None else list(models), "limit": limit},
+        prepare=False,
+    )
     return [_entry(row) for row in await cursor.fetchall()]
 
 
@@ -60,7 +67,10 @@ _FIND_UNSETTLED: LiteralString = (
     JOIN reservations r ON r.organization_id = m.organization_id AND r.id = m.reservation_id
     """
     + _JOIN_RESOLUTIONS
-    + "WHERE d.kind IS NULL ORDER BY r.held_at, r.id LIMIT %s"
+    + """
+    WHERE d.kind IS NULL AND (%(models)s::text[] IS NULL OR r.model = ANY (%(models)s))
+    ORDER BY r.held_at, r.id LIMIT %(limit)s
+    """
 )
 
 

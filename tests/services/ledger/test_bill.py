@@ -314,17 +314,21 @@ async def _left_unsettled(books: Books, backend: str | None) -> Hold:
     assert await books.services.ledger.hold(hold) == ADMITTED
     await books.leave_unsettled(hold)
     if backend is not None:
-        record = record_of(
-            books,
-            request_id=str(hold.id),
-            model=hold.model,
-            settlement="unsettled",
-            usage=None,
-            backend=backend,
-            started_at_ms=await _held_at_ms(books, hold),
-        )
-        await written(books.services.activity, record)
+        await _record_as_unsettled(books, hold, backend)
     return hold
+
+
+async def _record_as_unsettled(books: Books, hold: Hold, backend: str | None) -> None:
+    record = record_of(
+        books,
+        request_id=str(hold.id),
+        model=hold.model,
+        settlement="unsettled",
+        usage=None,
+        backend=backend,
+        started_at_ms=await _held_at_ms(books, hold),
+    )
+    await written(books.services.activity, record)
 
 
 async def _held_at_ms(books: Books, hold: Hold) -> int:
@@ -361,6 +365,21 @@ async def test_a_call_that_was_resolved_by_hand_is_compared(books: Books, record
     assert [pair.ledger for pair in reported.totals] == [Decimal(1), Decimal(0)]
 
 
+async def test_a_settlement_that_was_written_late_is_compared(books: Books) -> None:
+    """The call ended before its settlement was written, so its record says that it is unsettled."""
+    backend = f"b-{books.project}"
+    model = replace(books.services.catalog.catalog.models[0], id=_model_of(books), backend=backend)
+    hold = change(books.hold_of(5 * USD), model=model.id)
+    assert await books.services.ledger.hold(hold) == ADMITTED
+    await _record_as_unsettled(books, hold, backend)
+    await books.settle(hold, 3 * USD)
+    day = date(1970, 1, 1) + timedelta(milliseconds=await _held_at_ms(books, hold))
+    columns = BillColumns("date", "model", {Figure.REQUESTS: "calls", Figure.COST: "usd"})
+    bill = _read(f"date,model,calls,usd\n{day},{model.upstream_model},1,3\n", columns)
+    (only,) = (await _compare(books, backend, bill, catalog=Catalog((model,)))).days
+    assert (only.kind, only.unsettled_requests) == ("same", 0)
+
+
 @pytest.mark.parametrize("recorded", [True, False])
 async def test_a_day_of_released_calls_is_missing_nowhere(books: Books, recorded: bool) -> None:
     backend = f"b-{books.project}"
@@ -378,18 +397,9 @@ async def test_a_call_that_was_not_sent_is_on_no_bill(books: Books) -> None:
     backend = f"b-{books.project}"
     model = replace(books.services.catalog.catalog.models[0], id=_model_of(books), backend=backend)
     hold = await _left_unsettled(books, None)
-    at_ms = await _held_at_ms(books, hold)
-    record = record_of(
-        books,
-        request_id=str(hold.id),
-        model=hold.model,
-        settlement="unsettled",
-        usage=None,
-        backend=None,
-        started_at_ms=at_ms,
-    )
-    await written(books.services.activity, record)
-    bill, days = _bill(f"{_DATE},x,1,1,1"), (None, at_ms // 86_400_000)
+    await _record_as_unsettled(books, hold, None)
+    day = await _held_at_ms(books, hold) // 86_400_000
+    bill, days = _bill(f"{_DATE},x,1,1,1"), (None, day)
     nothing = [(_DAY, "x", "missing in the ledger")]
     found = await _compare(books, backend, bill, catalog=Catalog((model,)), days=days)
     assert _kinds(found) == nothing

@@ -36,7 +36,6 @@ NOW = this_month()
 # Two and three months ago. The fixture `old` has created the partitions of these months.
 LAST = NOW.plus(-2)
 BEFORE = NOW.plus(-3)
-_DAY_S = 86_400
 
 
 async def test_an_export_has_every_row_once_and_always_the_same(old: OldBooks) -> None:

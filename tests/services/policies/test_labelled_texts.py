@@ -1,5 +1,7 @@
 """Tests how files of labelled texts are read, and that errors name the line."""
 
+import codecs
+
 import pytest
 
 from tollkeeper.domain.errors import InvalidRequest
@@ -21,7 +23,7 @@ def test_json_lines_and_csv_say_the_same() -> None:
 {"text": "three"}
 {"request": "May I?", "answer": "no", "label": 1}
 """
-    table = """\ufeffText,request,answer,Label
+    table = """Text,request,answer,Label
 one,,,yes
 "two, too",,,false
 three,,,
@@ -33,6 +35,11 @@ three,,,
     )
     assert read_texts(b"request,answer,label\nMay I?,no,1\n") == _EXPECTED[3:]
     assert read_texts(b"") == []
+
+
+@pytest.mark.parametrize("content", [b'{"text": "one", "label": true}\n', b"text,label\none,yes\n"])
+def test_a_byte_order_mark_does_not_matter(content: bytes) -> None:
+    assert read_texts(codecs.BOM_UTF8 + content) == _EXPECTED[:1]
 
 
 @pytest.mark.parametrize(

@@ -24,11 +24,9 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
     console = console_of(request)
     services = console.services
     backend = optional(request.query_params, "backend")
-    backlog = await services.bulk_resolution.ledger_backlog(
-        older_than_s=0, models=_models_of_backend(services, backend)
-    )
-    entries = await services.reconciliation.ledger_unsettled(limit=_SHOWN_MAX)
     models = _models_of_backend(services, backend)
+    backlog = await services.bulk_resolution.ledger_backlog(older_than_s=0, models=models)
+    entries = await services.reconciliation.ledger_unsettled(models=models, limit=_SHOWN_MAX)
     names = {one.id: one.name for one in await services.organizations.organization_list()}
     return render(
         request,
@@ -37,7 +35,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
         title="Unsettled",
         refused=refused,
         backlog=backlog,
-        entries=[entry for entry in entries if models is None or entry.model in models],
+        entries=entries,
         shown_max=_SHOWN_MAX,
         backends=sorted(
             {name for model in services.catalog.catalog.models for name in model.backends}

@@ -41,10 +41,13 @@ class Reconciliation:
             await money_totals.write_verification(connection, len(differences))
         return differences
 
-    async def ledger_unsettled(self, *, limit: int = UNSETTLED_LIST_MAX) -> list[ReservationEntry]:
-        """Returns unsettled reservations, oldest first."""
+    async def ledger_unsettled(
+        self, *, models: tuple[str, ...] | None = None, limit: int = UNSETTLED_LIST_MAX
+    ) -> list[ReservationEntry]:
+        """Returns unsettled reservations of calls to one of these models, or to any model if `models`
+        is None, oldest first."""
         async with self._database.reading() as connection:
-            return await reservations.find_unsettled(connection, limit=limit)
+            return await reservations.find_unsettled(connection, models, limit=limit)
 
     async def ledger_resolve(
         self, reservation_id: UUID, *, settle_picousd: int | None, confirmed: bool = False

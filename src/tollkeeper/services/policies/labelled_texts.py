@@ -1,6 +1,7 @@
 """Reads the file of sample texts for a trial of a policy, in JSON lines or CSV. Each line contains
 a text, or a request with its answer, and optionally a label (yes or no)."""
 
+import codecs
 import csv
 import io
 from collections.abc import Iterator, Mapping
@@ -28,7 +29,7 @@ def read_texts(content: bytes) -> list[TrialText]:
         raise InvalidRequest(f"A file has at most {BYTES_MAX >> 20} MiB.", param="file")
     texts: list[TrialText] = []
     line_numbers: dict[tuple[str, str], int] = {}
-    for number, fields in _rows(content):
+    for number, fields in _rows(content.removeprefix(codecs.BOM_UTF8)):
         if len(texts) == TEXTS_MAX:
             raise _invalid_line(number, f"there are more than {TEXTS_MAX} texts.")
         text = _text(number, fields)
@@ -54,7 +55,7 @@ def _rows(content: bytes) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 def _csv_rows(content: bytes) -> Iterator[tuple[int, Mapping[str, Any]]]:
     try:
-        decoded = content.decode("utf-8-sig")
+        decoded = content.decode()
     except UnicodeDecodeError:
         raise InvalidRequest("The file is not in UTF-8.", param="file") from None
     reader = csv.DictReader(io.StringIO(decoded, newline=""), strict=True)

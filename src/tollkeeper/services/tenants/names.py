@@ -37,6 +37,7 @@ _SHOWN_ID_LENGTH = 8
 # mistaken for the beginning of an id.
 _ID_OR_PREFIX = re.compile(r"[0-9a-f]{4,32}")
 _POLICY_ID = re.compile(r"pol_[0-9a-f]{32}")
+_POLICY_ID_OR_PREFIX = re.compile(r"pol_[0-9a-f]{4,32}")
 
 
 class Names:
@@ -60,13 +61,18 @@ class Names:
         return KeyId(await self._find(names.ADMIN_KEYS, text))
 
     async def policy_named(self, text: str, organization_id: OrganizationId | None = None) -> str:
+        text = text.strip()
         if _POLICY_ID.fullmatch(text):
             return text
         if not _is_searchable(text):
             raise _not_found("policy", text)
         async with self._database.reading() as connection:
             found = await names.find_policies(
-                connection, text=text, organization_id=organization_id, limit=_LISTED_MAX + 1
+                connection,
+                name=text,
+                id_prefix=text if _POLICY_ID_OR_PREFIX.fullmatch(text) else None,
+                organization_id=organization_id,
+                limit=_LISTED_MAX + 1,
             )
         if len(found) != 1:
             raise _no_single_match(
@@ -94,6 +100,7 @@ class Names:
     async def _find(
         self, kind: names.NamedKind, text: str, organization_id: OrganizationId | None = None
     ) -> UUID:
+        text = text.strip()
         whole_id = _whole_id(text)
         if whole_id is not None:
             # If no object has this id, the use case that gets the id raises NotFound.
