@@ -12,13 +12,13 @@ _STEP = 0.1
 
 
 def draw(
-    title: str, caption: str, curves: dict[str, list[tuple[int, float]]], *, bar: float
+    title: str, caption: str, curves: dict[str, list[tuple[int, float]]], *, target: float
 ) -> str:
     """Returns an SVG picture. `curves` has the points of each named curve as size and ratio."""
     sizes = [size for points in curves.values() for size, _ in points]
     ratios = [ratio for points in curves.values() for _, ratio in points]
     frame = _Frame(min(sizes), max(sizes), max(_MOST_AT_LEAST, max(ratios) + _STEP))
-    drawn = [_head(title, caption), *_axes(frame), _bar(frame, bar)]
+    drawn = [_head(title, caption), *_axes(frame), _target(frame, target)]
     for number, (name, points) in enumerate(curves.items()):
         colour = _COLOURS[number % len(_COLOURS)]
         drawn += _curve(frame, points, colour)
@@ -73,13 +73,13 @@ def _axes(frame: _Frame) -> list[str]:
     return drawn
 
 
-def _bar(frame: _Frame, bar: float) -> str:
-    y = frame.y(bar)
+def _target(frame: _Frame, target: float) -> str:
+    y = frame.y(target)
     return (
         f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_WIDTH - _RIGHT}" y2="{y:.1f}" stroke="#c00" '
         f'stroke-dasharray="6 4"/>'
         f'<text x="{_WIDTH - _RIGHT}" y="{y - 5:.1f}" text-anchor="end" fill="#c00">'
-        f"bar {bar:g}</text>"
+        f"target {target:g}</text>"
     )
 
 

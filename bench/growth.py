@@ -34,7 +34,7 @@ _RESULT = _HERE / "growth.json"
 _PICTURE = _HERE.parent / "docs" / "images" / "growth.svg"
 _CONNECTIONS = 32
 # The ratio that no curve should exceed.
-BAR = 1.1
+TARGET = 1.1
 # The number of streams that are opened at once, because the backlog of a socket is limited.
 _OPEN_AT_ONCE = 200
 # Each stream uses two of the 20,000 file descriptors that the gateway's process may open here.
@@ -298,7 +298,7 @@ def _picture(curves: dict[str, list[Measured]], machine: str) -> str:
             CURVES[name][0]: [(point.size, point.together_ratio) for point in points]
             for name, points in curves.items()
         },
-        bar=BAR,
+        target=TARGET,
     )
 
 

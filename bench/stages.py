@@ -9,7 +9,7 @@ HOLDS: Final = "holds, client side"
 SETTLEMENTS: Final = "settlements, client side"
 REST: Final = "activity, metrics, the rest"
 
-# Microseconds of CPU per request, on the machine for which the bars were set.
+# Microseconds of CPU per request, on the machine for which the budgets were set.
 BUDGET_US = {LOOP: 60, REQUEST: 30, SCRIPT: 35, HOLDS: 25, SETTLEMENTS: 20, REST: 10}
 
 # The first entry that is part of a frame's path decides. Files that several stages use (most of the
@@ -20,8 +20,6 @@ _FILES = (
     ("tollkeeper/services/ledger/hold", HOLDS),
     ("tollkeeper/services/calls/admission", HOLDS),
     ("tollkeeper/services/ledger/admissibility", HOLDS),
-    ("tollkeeper/storage/reservations", HOLDS),
-    ("tollkeeper/storage/round_trips", HOLDS),
     ("tollkeeper/services/ledger/", SETTLEMENTS),
     ("tollkeeper/storage/resolutions", SETTLEMENTS),
     ("tollkeeper/services/calls/activity", REST),

@@ -1,4 +1,4 @@
-"""Defines the limits (bars) for figures, and compiles the table of one run's figures and limits."""
+"""Defines the targets for figures, and compiles the table of one run's figures and targets."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,12 +25,12 @@ TITLES = {
 class Row:
     figure: str
     measured: str
-    bar: str
+    target: str
     met: Met
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class ValueTarget:
     """The highest value that a figure should have, or the lowest if `least` is set."""
 
     figure: str
@@ -58,33 +58,39 @@ _RATIOS = [
     Ratio("CPU per streamed piece", "cpu_us_per_piece", "sglang", 0.8),
     Ratio("CPU per streamed piece", "cpu_us_per_piece", "litellm", 1 / 40),
 ]
-_BARS = [
-    Bar("CPU of the database, of the gateway's own", "database_share", "", 0.75),
-    Bar("CPU per chat request with two workers, of that with one", "two_workers_share", "", 1.15),
-    Bar("added to the first byte of a stream, p50", "stream_first_byte_added_ms_p50", "ms", 2),
-    Bar("added to the first byte of a stream, p99", "stream_first_byte_added_ms_p99", "ms", 10),
-    Bar(
+_VALUE_TARGETS = [
+    ValueTarget("CPU of the database, of the gateway's own", "database_share", "", 0.75),
+    ValueTarget(
+        "CPU per chat request with two workers, of that with one", "two_workers_share", "", 1.15
+    ),
+    ValueTarget(
+        "added to the first byte of a stream, p50", "stream_first_byte_added_ms_p50", "ms", 2
+    ),
+    ValueTarget(
+        "added to the first byte of a stream, p99", "stream_first_byte_added_ms_p99", "ms", 10
+    ),
+    ValueTarget(
         "added to the first byte of a JSON answer, durable settlement included, p50",
         *("json_first_byte_added_ms_p50", "ms", 2),
     ),
-    Bar(
+    ValueTarget(
         "added to the first byte of a JSON answer, durable settlement included, p99",
         *("json_first_byte_added_ms_p99", "ms", 10),
     ),
-    Bar("resident memory of an idle worker", "idle_resident_mb", "MB", 120),
-    Bar("resident memory of each further open stream", "stream_resident_kib", "KiB", 64),
-    Bar(
+    ValueTarget("resident memory of an idle worker", "idle_resident_mb", "MB", 120),
+    ValueTarget("resident memory of each further open stream", "stream_resident_kib", "KiB", 64),
+    ValueTarget(
         "a report after {report_settled:,.0f} settled requests, of one after 1,000",
         "report_ratio",
         "",
         1.2,
     ),
-    Bar(
+    ValueTarget(
         "throughput with a hot organization, of that over 100 organizations",
         *("hot_organization_share", "", 0.8),
         least=True,
     ),
-    Bar("start of the gateway, database already up", "start_s", "s", 2),
+    ValueTarget("start of the gateway, database already up", "start_s", "s", 2),
 ]
 _PLAIN = [
     ("CPU per chat request", "cpu_us_per_request", "µs"),
@@ -96,18 +102,18 @@ _PLAIN = [
 
 
 def rows(figures: dict[str, float], missing: dict[str, str]) -> list[Row]:
-    return [*_plain(figures, missing), *_ratios(figures, missing), *_bars(figures)]
+    return [*_plain(figures, missing), *_ratios(figures, missing), *_values(figures)]
 
 
 def _plain(figures: dict[str, float], missing: dict[str, str]) -> Iterator[Row]:
-    """Yields the rows of figures without a limit."""
+    """Yields the rows of figures without a target."""
     for figure, name, unit in _PLAIN:
-        for target, title in TITLES.items():
-            key = f"{target}.{name}"
+        for gateway, title in TITLES.items():
+            key = f"{gateway}.{name}"
             if key in figures:
                 yield Row(f"{figure}: {title}", _shown(figures[key], unit), "", "")
-            elif target in missing:
-                yield Row(f"{figure}: {title}", missing[target], "", "not measured")
+            elif gateway in missing:
+                yield Row(f"{figure}: {title}", missing[gateway], "", "not measured")
     database = _shown(figures["database_cpu_us_per_request"], "µs")
     yield Row("CPU per chat request: the database, apart from the gateway", database, "", "")
     written = _shown(figures["wal_bytes_per_request"], "bytes")
@@ -117,22 +123,22 @@ def _plain(figures: dict[str, float], missing: dict[str, str]) -> Iterator[Row]:
 def _ratios(figures: dict[str, float], missing: dict[str, str]) -> Iterator[Row]:
     for ratio in _RATIOS:
         figure = f"{ratio.figure}, of {TITLES[ratio.peer]}'s"
-        bar = f"at most {_part(ratio.limit)}"
+        target = f"at most {_part(ratio.limit)}"
         theirs = figures.get(f"{ratio.peer}.{ratio.name}")
         if theirs is None:
-            yield Row(figure, missing[ratio.peer], bar, "not measured")
+            yield Row(figure, missing[ratio.peer], target, "not measured")
             continue
         measured = figures[f"{OURS}.{ratio.name}"] / theirs
-        yield Row(figure, _part(measured), bar, "yes" if measured <= ratio.limit else "no")
+        yield Row(figure, _part(measured), target, "yes" if measured <= ratio.limit else "no")
 
 
-def _bars(figures: dict[str, float]) -> Iterator[Row]:
-    for bar in _BARS:
-        measured = figures[bar.name]
-        met = measured >= bar.limit if bar.least else measured <= bar.limit
-        limit = f"at {'least' if bar.least else 'most'} {_shown(bar.limit, bar.unit)}"
-        figure = bar.figure.format(**figures)
-        yield Row(figure, _shown(measured, bar.unit), limit, "yes" if met else "no")
+def _values(figures: dict[str, float]) -> Iterator[Row]:
+    for target in _VALUE_TARGETS:
+        measured = figures[target.name]
+        met = measured >= target.limit if target.least else measured <= target.limit
+        limit = f"at {'least' if target.least else 'most'} {_shown(target.limit, target.unit)}"
+        figure = target.figure.format(**figures)
+        yield Row(figure, _shown(measured, target.unit), limit, "yes" if met else "no")
 
 
 def _part(value: float) -> str:
@@ -146,8 +152,8 @@ def _shown(value: float, unit: str) -> str:
 
 
 def as_markdown(table: list[Row]) -> str:
-    heads = ("figure", "measured", "bar", "met")
-    lines = [heads, *((row.figure, row.measured, row.bar, row.met) for row in table)]
+    heads = ("figure", "measured", "target", "met")
+    lines = [heads, *((row.figure, row.measured, row.target, row.met) for row in table)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
     text = [
         _line([f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)])

@@ -38,11 +38,7 @@ _SLOPE_MB_PER_HOUR_MAX = 12.0
 _DESCRIPTORS_SLACK = 8
 # The number of samples at the beginning that are compared with as many samples at the end.
 _COMPARED = 12
-_SETTINGS = {
-    "TOLLKEEPER_LIMITS__INFERENCE_DEADLINE_S": "10",
-    "TOLLKEEPER_LIMITS__DRAIN_S": "2",
-    "TOLLKEEPER_LEDGER__LEASE_S": "5",
-}
+SETTINGS = {"TOLLKEEPER_LIMITS__INFERENCE_DEADLINE_S": "10"}
 
 
 @dataclass
@@ -86,7 +82,7 @@ def main() -> None:
         # If this runs as root, the account that runs PostgreSQL must be able to enter the folder.
         folder.chmod(0o711)
         with tollkeeper(
-            folder, upstream, tenants=_ORGANIZATIONS, workers=2, settings=_SETTINGS
+            folder, upstream, tenants=_ORGANIZATIONS, workers=2, settings=SETTINGS
         ) as gateway:
             soak = Soak(gateway, 60 * options.minutes, kept=min(workers(gateway)))
             uvloop.run(_run(soak, options.seed, options.kill_every, options.restart_every))
@@ -200,18 +196,18 @@ def rows(soak: Soak) -> list[Row]:
         Row("restarts of the database", str(soak.restarts), "", ""),
         Row("resident memory of the worker that lived all the time",
             f"{first.resident_mb:.0f} MB to {last.resident_mb:.0f} MB", "", ""),
-        _bar("slope of that memory in the second half", slope, _SLOPE_MB_PER_HOUR_MAX, "MB per hour"),
-        _bar("more descriptors of it at the end than at the beginning",
+        _row("slope of that memory in the second half", slope, _SLOPE_MB_PER_HOUR_MAX, "MB per hour"),
+        _row("more descriptors of it at the end than at the beginning",
              more, _DESCRIPTORS_SLACK, ""),
-        _bar("held when all callers had left", soak.at_rest.held_picousd, 0, "picousd"),
-        Row("unsettled at the end, for calls whose cost nobody knows",
+        _row("held when all callers had left", soak.at_rest.held_picousd, 0, "picousd"),
+        Row("unsettled at the end, for calls with an unknown cost",
             f"{soak.at_rest.unsettled_picousd} picousd", "", ""),
         Row("ledger verify", "everything is right" if soak.verified else "it found differences",
             "no difference", "yes" if soak.verified else "no"),
     ]  # fmt: skip
 
 
-def _bar(figure: str, value: float, limit: float, unit: str) -> Row:
+def _row(figure: str, value: float, limit: float, unit: str) -> Row:
     shown = f"{value:.1f}".removesuffix(".0")
     return Row(
         figure, f"{shown} {unit}".rstrip(), f"at most {limit:g} {unit}".rstrip(),

@@ -41,9 +41,9 @@ def _overload(programme: Programme) -> Iterator[Row]:
               f"{served:,.0f} a second", "", "")  # fmt: skip
     for percent in (50, 99):
         taken = figure(lambda found, at=percent: percentile_ms(found.overload.refused_s, at))  # type: ignore[misc]
-        bar = _REFUSED_MS_MAX
-        yield Row(f"... time to a refusal, p{percent}", f"{taken:.0f} ms", f"at most {bar} ms",
-                  _met(taken <= bar))  # fmt: skip
+        limit = _REFUSED_MS_MAX
+        yield Row(f"... time to a refusal, p{percent}", f"{taken:.0f} ms", f"at most {limit} ms",
+                  _met(taken <= limit))  # fmt: skip
     refused = sum(len(found.overload.refused_s) for found in rounds)
     malformed = sum(found.overload.malformed for found in rounds)
     yield Row("... refusals that are not 429 or 503, in the envelope, with Retry-After",

@@ -1,4 +1,4 @@
-"""Tests the printed table: bars that are met or missed, and peers that were not measured."""
+"""Tests the printed table: targets that are met or missed, and peers that were not measured."""
 
 from bench.table import Row, as_markdown, rows
 
@@ -57,10 +57,10 @@ def test_a_peer_that_is_missing_has_no_number() -> None:
     assert _row("CPU per streamed piece: LiteLLM").measured == _MISSING["litellm"]
 
 
-def test_bars_of_both_directions() -> None:
+def test_targets_of_both_directions() -> None:
     assert _row("added to the first byte of a stream, p50").met == "yes"
     hot = _row("throughput with a hot organization, of that over 100 organizations")
-    assert (hot.bar, hot.met) == ("at least 0.8", "no")
+    assert (hot.target, hot.met) == ("at least 0.8", "no")
     assert _row("a report after 1,000,000 settled requests, of one after 1,000").met == "yes"
 
 

@@ -223,9 +223,9 @@ PRICE_BUGS = {
         CALL_HISTORIES,
     ),
     "the tier that was asked for is charged": Bug(
-        "ChatStreamReader._read_payload",
-        "self._service_tier = chunk.service_tier or self._service_tier",
-        "self._service_tier = self._service_tier or chunk.service_tier",
+        "ChatStreamReader._take_tier",
+        "self._service_tier = tier",
+        "self._service_tier = self._service_tier or tier",
         PRICED_EXCHANGES,
     ),
     "a multiplier is rounded": Bug(

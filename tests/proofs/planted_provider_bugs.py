@@ -35,9 +35,9 @@ PROVIDER_BUGS = {
         _ANSWER_TESTS,
     ),
     "another backend is tried after a charge": Bug(
-        "FallbackBackend.answer",
-        "if receiver.replica is not None or error.charged or loop.time() >= deadline:",
-        "if receiver.replica is not None or loop.time() >= deadline:",
+        "may_send_again",
+        "not error.charged",
+        "True",
         _FALLBACK_TESTS,
     ),
     "the bill has the dearest price": Bug(
