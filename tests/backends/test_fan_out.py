@@ -46,10 +46,10 @@ async def fanned_out(
 
 
 class _CountingReceiver(EventCollector):
-    prompts_sent = 0
+    prompts_sent = choices_sent = 0
 
-    def set_prompts_sent(self, prompts: int) -> None:
-        self.prompts_sent = prompts
+    def set_prompts_sent(self, prompts: int, choices: int) -> None:
+        self.prompts_sent, self.choices_sent = prompts, choices
 
 
 @each("streamed", [False, True])
@@ -243,7 +243,7 @@ async def test_only_parts_that_were_sent_count_as_charged() -> None:
         deadline = asyncio.get_running_loop().time() + 10
         with pytest.raises(BackendFailed):
             await backend.answer(make_call(streamed=True, choices=8), receiver, deadline=deadline)
-        assert receiver.prompts_sent == len(upstream.requests) < 8
+        assert receiver.prompts_sent == receiver.choices_sent == len(upstream.requests) < 8
 
 
 async def test_after_a_rejection_no_part_is_sent() -> None:

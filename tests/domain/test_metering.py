@@ -48,6 +48,23 @@ def test_searches_of_several_prompts_are_charged_once() -> None:
     assert [part.prompt_tokens for part in parts] == [10, 10, 10]
 
 
+def test_hidden_reasoning_is_estimated_only_for_the_completions_that_were_sent() -> None:
+    meter = Meter(make_call(choices=4, streamed=True, output_tokens_max=100), 40, prompts=4)
+    meter.count([Delta(0, reasoning="Hm."), Delta(0, text="Hello")])
+    assert meter.charge().completion_tokens == 400
+    meter.set_prompts_sent(1, 1)
+    charge = meter.charge()
+    assert (charge.prompt_tokens, charge.completion_tokens) == (10, 100)
+
+
+def test_a_single_request_for_all_completions_is_estimated_with_all_completions() -> None:
+    meter = Meter(make_call(choices=4, streamed=True, output_tokens_max=100), 40, prompts=4)
+    meter.count([Delta(0, reasoning="Hm."), Delta(0, text="Hello")])
+    meter.set_prompts_sent(1, 4)
+    charge = meter.charge()
+    assert (charge.prompt_tokens, charge.completion_tokens) == (10, 400)
+
+
 def test_the_service_tier_of_a_report_without_counts_is_kept() -> None:
     meter = Meter(make_call(streamed=True), 10)
     meter.count([UsageReport(ReportedUsage(service_tier="flex")), Delta(0, text="Hello")])

@@ -43,7 +43,7 @@ class FallbackBackend:
         last_error: TollkeeperError | None = None
         for route in attempt_order(self._routes, call.affinity):
             backend, call_of_route = self._backend_of(route), call_on(route, call)
-            receiver.set_prompts_sent(backend.prompts_sent(call_of_route))
+            receiver.set_prompts_sent(backend.prompts_sent(call_of_route), call.choices)
             receiver.backend = route.model.backend
             try:
                 await backend.answer(call_of_route, receiver, deadline=deadline)

@@ -121,7 +121,8 @@ class _FanOutCall:
             finally:
                 if receiver.replica is not None:
                     # The backend has begun to answer, so at least one prompt is charged.
-                    receiver.set_prompts_sent(max(1, sum(part.sent for part in self.parts)))
+                    prompts = max(1, sum(part.sent for part in self.parts))
+                    receiver.set_prompts_sent(prompts, prompts)
                 # The parts refer to this object. Without this reference cycle, the prompt is freed at
                 # once.
                 self.parts.clear()

@@ -79,9 +79,10 @@ class AnswerReceiver(Protocol):
         first events of a stream were received. Returns None if all text must come as events."""
         ...
 
-    def set_prompts_sent(self, prompts: int) -> None:
-        """Sets the number of prompts that the call is charged for. Called if this number may differ
-        from `Backend.prompts_sent`."""
+    def set_prompts_sent(self, prompts: int, choices: int) -> None:
+        """Sets the number of prompts that the call is charged for, and the number of completions that
+        these prompts together ask for. Called if these numbers may differ from
+        `Backend.prompts_sent` and `Call.choices`."""
         ...
 
 
@@ -105,7 +106,7 @@ class EventCollector:
     def text_functions(self) -> TextFunctions | None:
         return None
 
-    def set_prompts_sent(self, prompts: int) -> None: ...
+    def set_prompts_sent(self, prompts: int, choices: int) -> None: ...
 
 
 class Backend(Protocol):

@@ -66,6 +66,8 @@ class Meter(msgspec.Struct):
     has_begun: bool = False
     # Whether the answer contains reasoning. The backend may bill more reasoning than it sends.
     _has_reasoning: bool = False
+    # The number of completions that no sent prompt asks for.
+    _choices_not_sent: int = 0
     _pieces: int = 0
     _counted_tokens: int = 0
     _images: int = 0
@@ -73,11 +75,13 @@ class Meter(msgspec.Struct):
     _uncounted: list[str] = []
     _room: int = _BUFFER_CHARACTERS_MAX
 
-    def set_prompts_sent(self, prompts: int) -> None:
-        """Sets how often the prompt is sent, which may be less often than the hold assumed."""
+    def set_prompts_sent(self, prompts: int, choices: int) -> None:
+        """Sets how often the prompt is sent, which may be less often than the hold assumed, and how
+        many completions all sent prompts together ask for."""
         self.prompt_tokens = self.prompt_tokens // self.prompts * prompts
         self.input_audio_tokens = self.input_audio_tokens // self.prompts * prompts
         self.prompts = prompts
+        self._choices_not_sent = self.call.choices - choices
 
     def count(self, batch: Iterable[Event]) -> None:
         """Counts the content of these events, and stores the last finish reason, the service tier and
@@ -169,8 +173,10 @@ class Meter(msgspec.Struct):
 
     @property
     def _output_limit(self) -> int:
-        """Returns the maximum output tokens that the hold covers."""
-        return self.call.choices * self.call.output_tokens_held
+        """Returns the maximum output tokens that the hold covers for the completions that were
+        sent."""
+        call = self.call
+        return (call.choices - self._choices_not_sent) * call.output_tokens_held
 
     @property
     def _estimated_output(self) -> int:

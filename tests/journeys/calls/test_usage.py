@@ -32,6 +32,7 @@ from tests.support.upstream import (
     cut,
     hang,
     refuse,
+    reset_after,
     sse,
     stream,
     usage_chunk,
@@ -392,6 +393,30 @@ async def test_prompts_that_were_never_sent_are_not_charged(
         # The refused request costs nothing either.
         output = max(pieces, estimate_tokens("Hello")) * COMPLETION_PRICE
         assert entry.cost == one_prompt + output
+
+
+async def test_hidden_reasoning_of_completions_that_were_never_sent_is_not_charged(
+    shared_scripted: ScriptedGateway, data_dir: Path, conninfo: str
+) -> None:
+    """Only the first of four requests is sent, because its answer breaks off."""
+    backend = {"native_n": False, "retries": 0}
+    async with scripted_gateway(
+        data_dir,
+        conninfo,
+        shared_scripted.upstream,
+        backend=backend,
+        model={"supported_features": ["reasoning"]},
+        changed_constants={"bootstrap.backends._PARTS_AT_ONCE": 1},
+    ) as scripted:
+        scripted.upstream.play(reset_after(1))
+        calls = len(scripted.upstream.requests)
+        found = await scripted.chat(stream=True, n=4, max_tokens=10)
+        assert read_stream(found.text).error is not None
+        assert len(scripted.upstream.requests) == calls + 1
+        entry = await scripted.entry_of(found)
+        assert (entry.status, entry.estimated) == ("settled", True)
+        assert entry.hold == entry.delivered(4 * 10)
+        assert entry.cost == entry.hold // 4
 
 
 async def test_the_reason_of_an_unsettled_call_quotes_no_prompt(

@@ -224,8 +224,8 @@ class Tab(msgspec.Struct, eq=False):
         write = self.sink.text_writer()
         return None if write is None else (write, self.meter.count_text)
 
-    def set_prompts_sent(self, prompts: int) -> None:
-        self.meter.set_prompts_sent(prompts)
+    def set_prompts_sent(self, prompts: int, choices: int) -> None:
+        self.meter.set_prompts_sent(prompts, choices)
 
     @property
     def waits_to_be_sent(self) -> bool:
