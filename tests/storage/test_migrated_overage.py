@@ -49,3 +49,32 @@ async def test_the_overage_in_flight_is_exact_after_the_migration(earlier_schema
         assert await differences(process.database) == []
         amounts = await rows(process.database, "SELECT overage_in_flight FROM accounts ORDER BY 1")
         assert amounts == [(0,), (1,)]
+
+
+async def test_the_calls_of_a_gateway_that_was_off_for_a_week_are_counted(
+    earlier_schema: str,
+) -> None:
+    """Calls stay in flight in the ledger until a gateway starts again and recovers them."""
+    async with running_process(earlier_schema) as process:
+        mixed = await make_tenant(process.database, credit=100)
+        only_old = await make_tenant(process.database, credit=100)
+        old = [
+            replace(hold_of(tenant, 0), overage_max_picousd=overage_max)
+            for tenant, overage_max in ((mixed, 1), (mixed, 2), (only_old, 4), (only_old, 8))
+        ]
+        for hold in old:
+            await process.ledger.hold(hold)
+        await process.ledger.resolve(settlement(old[1], 0))
+        await run(process.database, "UPDATE reservations SET held_at = held_at - interval '7 days'")
+        recent = replace(hold_of(mixed, 0), overage_max_picousd=16)
+        await process.ledger.hold(recent)
+        await run(process.database, "UPDATE accounts SET overage_in_flight = 77")
+        migrate(earlier_schema, force=True)
+        assert await differences(process.database) == []
+        for hold in (old[0], *old[2:], recent):
+            await process.store.mark_all([Mark(hold.organization_id, hold.id, "test")])
+        for tenant in (mixed, only_old):
+            await fold(process, tenant)
+        assert await differences(process.database) == []
+        amounts = await rows(process.database, "SELECT overage_in_flight FROM accounts")
+        assert amounts == [(0,), (0,)]
