@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from tests.support.backend_calls import MODEL, make_call
 from tests.support.tables import each
+from tollkeeper.domain.catalog import Route
 from tollkeeper.domain.declared_prices import pricing_from_declared
 from tollkeeper.domain.inference import Call, Delta, UsageReport
 from tollkeeper.domain.messages_behavior import MessagesBehavior, PromptCaching
 from tollkeeper.domain.metering import Meter, read_usage
-from tollkeeper.domain.pricing import Bounds, cost_of, hold_picousd
+from tollkeeper.domain.pricing import Bounds, PriceChange, cost_of, hold_picousd
 from tollkeeper.domain.usage import ReportedUsage, Usage, possible_usages
 
 # The prices of Gemini 2.5 Flash at OpenRouter, in USD.
@@ -102,6 +103,26 @@ def test_the_stated_price_tells_of_tokens_counted_twice_that_fit_the_prompt() ->
     ):
         report = _report(5000, 2161, 2161, cost_picousd=stated, **told)
         assert read_usage(call, report) == expected
+
+
+@each("where", ["price change", "backend"])
+def test_the_stated_price_is_compared_with_all_prices_of_the_model(where: str) -> None:
+    """The provider may charge by the prices of another day, or of another backend than the first."""
+    now, later = (_call(prices).model for prices in (_CLAUDE, _GEMINI))
+    if where == "price change":
+        changes = (PriceChange(1_800_000_000, later.pricing),)
+        model = replace(now, price_changes=changes)
+    else:
+        routes = (Route(now, 1, 1), Route(replace(later, backend="other"), 2, 1))
+        model = replace(now, routes=routes)
+    call = make_call(catalog_model=model)
+    told = {"total_tokens": 5100}
+    apart, again = possible_usages(_report(5000, 2161, 2161, **told))
+    for pricing in (now.pricing, later.pricing):
+        for expected in (apart, again):
+            stated = sum(cost_of(pricing, expected, images=0).values())
+            report = _report(5000, 2161, 2161, cost_picousd=stated, **told)
+            assert read_usage(call, report) == expected
 
 
 _counts = st.integers(0, 10_000)

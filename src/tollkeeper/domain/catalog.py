@@ -127,6 +127,16 @@ class Model:
         return tuple(route.model for route in self.routes) or (self,)
 
     @property
+    def all_prices(self) -> tuple[Pricing, ...]:
+        """Returns the prices of every backend that may serve the model, before and after each price
+        change."""
+        return tuple(
+            pricing
+            for model in self.by_backend
+            for pricing in (model.pricing, *(change.pricing for change in model.price_changes))
+        )
+
+    @property
     def isolates_cache(self) -> bool:
         return bool(self.cache_salt_field)
 

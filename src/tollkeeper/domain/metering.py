@@ -298,18 +298,20 @@ def read_usage(call: Call, report: ReportedUsage) -> Usage | None:
 
 def _choose_meaning(call: Call, report: ReportedUsage) -> Usage | None:
     """Interprets a report that may have several possible meanings. If it also states a price, chooses
-    the meaning whose cost at the gateway's prices matches that price. Otherwise returns the most likely
-    meaning."""
+    the meaning whose cost matches that price, at the prices of any backend and of any time, because
+    the provider may change its prices at a slightly different time. Otherwise returns the most
+    likely meaning."""
     possible = possible_usages(
         report, unnamed_is_1h=call.writes_cache_for_1h if report.cache_write_tokens else False
     )
     if report.cost_picousd and len(possible) > 1:
-        pricing, stated = call.model.pricing, report.cost_picousd
-        closest = min(possible, key=lambda usage: _distance(pricing, usage, stated))
-        if _distance(pricing, closest, stated) * _PRICE_TOLERANCE_DIVISOR <= stated:
+        prices, stated = call.model.all_prices, report.cost_picousd
+        closest = min(possible, key=lambda usage: _distance(prices, usage, stated))
+        if _distance(prices, closest, stated) * _PRICE_TOLERANCE_DIVISOR <= stated:
             return closest
     return possible[0] if possible else None
 
 
-def _distance(pricing: Pricing, usage: Usage, stated_picousd: int) -> int:
-    return abs(sum(cost_of(pricing, usage, images=0).values()) - stated_picousd)
+def _distance(prices: Iterable[Pricing], usage: Usage, stated_picousd: int) -> int:
+    costs = [sum(cost_of(pricing, usage, images=0).values()) for pricing in prices]
+    return min(abs(cost - stated_picousd) for cost in costs)
