@@ -22,6 +22,7 @@ from tollkeeper.domain.admission import ADMITTED, DefaultLimits, Refusal
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.money import PICOUSD_MAX
 from tollkeeper.services.ledger.billing import Billing
+from tollkeeper.services.ledger.bulk_resolution import BulkAction, BulkResolution
 
 # The default overage bound of the settings.
 BOUND = 10 * USD
@@ -99,6 +100,25 @@ async def test_every_process_stops_at_the_same_settlement(process: Process) -> N
     for one in (second, first):
         refused = await one.ledger.hold(hold_of(tenant, 1))
         assert refused.refusal is Refusal.OVERAGE
+
+
+async def test_a_stop_by_a_bulk_resolution_is_logged(process: Process) -> None:
+    """The bulk resolution adds a settlement with overage to the account before the next admission does."""
+    limits = DefaultLimits(LIMITS.requests_per_minute, LIMITS.concurrency, 5)
+    one = make_process(process.database, limits)
+    tenant, bulk = (
+        await make_tenant(process.database, credit=20),
+        BulkResolution(one.database, limits),
+    )
+    costly, unsettled = [await held(one, tenant, 2) for _ in range(2)]
+    await one.ledger.mark_unsettled(unsettled, "nobody knows")
+    await one.ledger.resolve(settlement(costly, 30))
+    backlog = await bulk.ledger_backlog(older_than_s=0, organization_id=tenant.organization_id)
+    with capture_logs() as logs:
+        await bulk.ledger_resolve_all(backlog.selection, BulkAction.SETTLE_HOLD)
+        assert (await one.ledger.hold(hold_of(tenant, 0))).refusal is Refusal.OVERAGE
+    stops = [line for line in logs if line["event"] == STOPPED]
+    assert [line["organization_id"] for line in stops] == [str(tenant.organization_id)]
 
 
 async def test_an_organization_may_have_its_own_bound(books: Books) -> None:

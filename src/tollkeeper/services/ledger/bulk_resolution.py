@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID
 
-from tollkeeper.domain.access import OrganizationId, ProjectId
-from tollkeeper.domain.admission import DefaultLimits, decide
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.admission import DefaultLimits
 from tollkeeper.domain.ledger import Resolution, ResolutionKind
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.views import ReasonTotal
 from tollkeeper.services.audit import record_change
+from tollkeeper.services.ledger.locked_account import lock_account
 from tollkeeper.storage import ledger, resolutions, unsettled
 from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.unsettled import FIRST_KEY, UnsettledKey, UnsettledSelection
@@ -23,8 +24,6 @@ from tollkeeper.storage.unsettled import FIRST_KEY, UnsettledKey, UnsettledSelec
 _BATCH_SIZE = 500
 _RESOLVED_BY = "operator, in bulk"
 _HOUR_S = 3600
-# No project has this id. It is used to lock an account without reading a project.
-_NO_PROJECT = ProjectId(FIRST_KEY.id)
 
 
 class BulkAction(StrEnum):
@@ -136,13 +135,7 @@ class BulkResolution:
         for organization_id in sorted(set(organizations)):
             async with self._database.transaction() as connection:
                 await ledger.use_asynchronous_commit(connection)
-                locked = await ledger.lock_accounts(
-                    connection, [(organization_id, _NO_PROJECT)], [], self._limits
-                )
-                state, _ = decide(
-                    locked.states[organization_id], (), now_us=locked.now_us, month=locked.month
-                )
-                await ledger.write_states(connection, {organization_id: state})
+                await lock_account(connection, self._limits, organization_id)
 
 
 async def _record(

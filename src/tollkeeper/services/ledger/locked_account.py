@@ -1,4 +1,5 @@
-"""Locks an organization's account for a change by an operator or a payment."""
+"""Locks an organization's account for a change by an operator or a payment, or to fold resolutions
+into it."""
 
 from collections.abc import Sequence
 from uuid import UUID
