@@ -63,11 +63,6 @@ def test_a_setting_reaches_the_backend(
     assert getattr(_config(**{setting: value}), field) == expected
 
 
-def test_the_largest_record_depends_on_the_protocol() -> None:
-    assert _config().record_bytes_max == 1 << 20
-    assert _config(protocol="responses").record_bytes_max == 16 << 20
-
-
 def test_a_count_does_not_take_longer_than_a_call_waits_for_it() -> None:
     assert _config().tokenize_timeout_s <= TOKENIZER_TIMEOUT_S
 

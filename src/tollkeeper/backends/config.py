@@ -134,8 +134,6 @@ class BackendConfig:
     # The path of the token count request. A path that starts with "/" is relative to the scheme, host
     # and port of the URL; any other path is relative to the URL. None means the default path.
     tokenize_path: str | None
-    # The maximum size of one stream record.
-    record_bytes_max: int
     # The maximum number of connections to each replica, from each process.
     connections_max: int
     billing_rules: BillingRules

@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 from urllib.parse import urljoin, urlsplit
 
-from tollkeeper.backends.config import BackendConfig
+from tollkeeper.backends.config import BackendConfig, WireProtocol
 from tollkeeper.backends.credentials import Credential, OutgoingRequest
 from tollkeeper.backends.health import EjectionRule, ReplicaHealth
 from tollkeeper.backends.streamed_answer import StreamedAnswer
@@ -22,6 +22,10 @@ from tollkeeper.domain.inference import Call
 _JSON = b"application/json"
 # The maximum size of the answer to a token count request.
 _COUNT_BYTES_MAX = 1 << 20
+# The maximum size of one record (event) in a stream. The larger limit is for models that answer with
+# images, and for the Responses protocol, whose last record contains the whole result.
+_RECORD_BYTES_MAX = 1 << 20
+_LARGE_RECORD_BYTES_MAX = 16 << 20
 _USER_AGENT = "tollkeeper"
 # The maximum number of cached `PreparedRequest` objects. A model needs up to three: for streams, for
 # JSON answers and for token counts.
@@ -123,7 +127,12 @@ class Replica:
 
     def streamed_answer(self, connection: Connection, call: Call) -> StreamedAnswer:
         reader = self.wire.open_stream(call, secrets=self.secrets)
-        parser = open_parser(self.wire.framing, self.config.record_bytes_max)
+        has_large_records = (
+            call.model.writes_images or self.config.protocol is WireProtocol.RESPONSES
+        )
+        parser = open_parser(
+            self.wire.framing, _LARGE_RECORD_BYTES_MAX if has_large_records else _RECORD_BYTES_MAX
+        )
         return StreamedAnswer(connection, reader, parser)
 
     async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:

@@ -21,7 +21,6 @@ from tollkeeper.bootstrap.identities import identity_of
 from tollkeeper.bootstrap.secrets import secret_variable
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.declared_prices import pricing_from_declared
-from tollkeeper.domain.inference import IMAGE
 from tollkeeper.domain.judging import EXAMPLES, Example
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.services.policies.checks import FirstJudge
@@ -30,11 +29,6 @@ from tollkeeper.services.vault import Vault
 from tollkeeper.settings import BackendSettings, JudgeSettings, Settings, SettingsError
 from tollkeeper.settings.backends import CACHE_SALT
 
-# The maximum size of one record (event) in a backend's stream. The larger limit is for backends whose models
-# answer with images, and for backends with the Responses protocol, whose last record contains the whole
-# result.
-_RECORD_BYTES_MAX = 1 << 20
-_LARGE_RECORD_BYTES_MAX = 16 << 20
 # The protocols without a request that counts the tokens of a prompt.
 _WITHOUT_TOKEN_COUNT = frozenset({WireProtocol.CHAT, WireProtocol.RESPONSES})
 # If the gateway sends a call for `n` completions as `n` calls, at most this many run at the same time.
@@ -128,12 +122,8 @@ def _backend(
 ) -> Backend:
     if declared.kind == "embedded" and engine is None:
         return AbsentBackend(declared.name, "The embedded engine does not run.")
-    writes_images = any(
-        declared.name in model.backends and IMAGE in model.output_modalities
-        for model in settings.models
-    )
     try:
-        config = backend_config(declared, engine, writes_images=writes_images)
+        config = backend_config(declared, engine)
         routed: Backend = RoutedBackend(config)
     except ValueError as exc:
         raise SettingsError(str(exc), ("backends", declared.name)) from None
@@ -148,17 +138,11 @@ def _backend(
     return FanOutBackend(routed, concurrency=_PARTS_AT_ONCE)
 
 
-def backend_config(
-    declared: BackendSettings,
-    engine: EngineAddress | None,
-    *,
-    writes_images: bool = False,
-) -> BackendConfig:
-    """Builds the configuration of a backend. `writes_images` is True if one of the backend's models answers
-    with images. Raises ValueError if an address or a credential cannot be used."""
+def backend_config(declared: BackendSettings, engine: EngineAddress | None) -> BackendConfig:
+    """Builds the configuration of a backend. Raises ValueError if an address or a credential cannot be
+    used."""
     embedded = declared.kind == "embedded"
     protocol = WireProtocol(declared.protocol)
-    has_large_records = writes_images or protocol is WireProtocol.RESPONSES
     access = _access(declared, engine)
     preset = PRESETS.get(declared.preset)
     # `declared.fields` maps a request field to the backend's name for the field, to False (the field is
@@ -194,7 +178,6 @@ def backend_config(
         takes_reasoning_text=preset is None or preset.takes_reasoning_text,
         tokenizer=_tokenizer(declared),
         tokenize_path=declared.tokenize_path or None,
-        record_bytes_max=_LARGE_RECORD_BYTES_MAX if has_large_records else _RECORD_BYTES_MAX,
         connections_max=declared.connections,
         billing_rules=preset.billing_rules if preset else NO_BILLING_RULES,
     )

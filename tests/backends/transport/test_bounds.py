@@ -24,6 +24,7 @@ from tests.support.upstream import (
     stream,
 )
 from tests.support.upstream_wire import completion
+from tollkeeper.backends.config import WireProtocol
 from tollkeeper.domain.errors import (
     BackendFailed,
 )
@@ -42,6 +43,26 @@ async def test_one_line_of_64_mib(before: bytes) -> None:
     text = "a" if before else ""
     check_failure(outcome, BackendFailed, charged=True, text=text)
     assert peak_memory_bytes() - peak < 32 << 20
+
+
+@each(
+    ("modalities", "protocol", "size", "fits"),
+    [
+        (("text",), WireProtocol.CHAT, 1, False),
+        (("text", "image"), WireProtocol.CHAT, 1, True),
+        (("text", "image"), WireProtocol.CHAT, 16, False),
+        (("text",), WireProtocol.RESPONSES, 1, True),
+    ],
+)
+async def test_the_largest_record_depends_on_the_model_of_the_call(
+    modalities: tuple[str, ...], protocol: WireProtocol, size: int, fits: bool
+) -> None:
+    """All calls use the same backend, also if a reload of the catalogue changes its models."""
+    call = make_call(streamed=True, catalog_model=replace(MODEL, output_modalities=modalities))
+    verb = fat_line(size << 20, before=b": a comment\n")
+    async with Upstream(verb) as upstream, routed(upstream.url, protocol=protocol) as backend:
+        outcome = await make(backend, call)
+    assert ("a record is too large" in str(outcome.error)) is not fits
 
 
 async def test_a_json_body_above_the_bound() -> None:
