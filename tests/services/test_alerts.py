@@ -334,6 +334,33 @@ async def test_a_delivery_that_failed_is_tried_again(
     assert len({headers["x-tollkeeper-delivery"] for headers, _ in receiver.received}) == 1
 
 
+async def test_alerts_go_on_after_the_clock_was_set_back(posting: Alerts, fresh: Process) -> None:
+    """The times in the database are from before, when the clock was a day ahead."""
+    tenant = await make_tenant(fresh.database, credit=100)
+    await _spend(fresh, tenant, 80)
+    posting.note_usage_report("ahead", "It does not fit.")
+    assert _told(await posting.check(), "ahead") == [("usage_report", "raised", 100)]
+    async with fresh.database.reading() as connection:
+        await connection.execute("UPDATE alert_deliveries SET due_at = now() + interval '1 day'")
+        await connection.execute(
+            "UPDATE alert_observations SET expires_at = now() + interval '1 day'"
+        )
+    assert await posting.deliver() >= 2
+    assert _told(await posting.check(), "ahead") == [("usage_report", "cleared", 100)]
+
+
+async def test_an_observation_after_the_clock_was_set_back_is_kept(fresh: Process) -> None:
+    backend = _Down()
+    backend.ready = False
+    alerts = _alerts(fresh, b=backend)
+    assert _told(await alerts.check(), "b") == [("backend_down", "raised", 100)]
+    async with fresh.database.reading() as connection:
+        await connection.execute(
+            "UPDATE alert_observations SET expires_at = now() + interval '1 day'"
+        )
+    assert _told(await alerts.check(), "b") == []
+
+
 async def test_a_webhook_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALERTS_SECRET", _SECRET)
     post = alert_webhook(_settings("http://127.0.0.1:1/x"))

@@ -51,6 +51,8 @@ _CLAIMED_S = 120.0
 _QUEUED_MAX = 10_000
 _ATTEMPTS_MAX = 12
 _RETRY_BACKOFF = Backoff(first_s=5, max_s=3600)
+# Every pause of a delivery is shorter, including the random variation of the pauses.
+_PAUSE_S_MAX = 7200.0
 _MISREPORTING_MAX = 1000
 
 _log = structlog.get_logger("tollkeeper.alerts")
@@ -130,7 +132,10 @@ class Alerts:
             return 0
         async with self._database.transaction() as connection:
             due = await alerts.claim_deliveries(
-                connection, limit=_DELIVERIES_AT_ONCE, claimed_s=_CLAIMED_S
+                connection,
+                limit=_DELIVERIES_AT_ONCE,
+                claimed_s=_CLAIMED_S,
+                pause_s_max=_PAUSE_S_MAX,
             )
         accepted = 0
         for delivery in due:
@@ -191,7 +196,7 @@ class Alerts:
         conditions = [_filled(fill) for fill in await alerts.find_fills(connection, percent_min)]
         conditions += [_negative(*row) for row in await alerts.find_negative(connection)]
         conditions += [_stopped(*row) for row in await alerts.find_stopped(connection)]
-        conditions += await alerts.find_observed(connection)
+        conditions += await alerts.find_observed(connection, _USAGE_REPORT_S)
         unsettled_before = await unsettled.read_time_ago(connection, _UNSETTLED_S)
         totals = await unsettled.total_by_reason(connection, UnsettledSelection(unsettled_before))
         unsettled_count = sum(total.reservations for total in totals)

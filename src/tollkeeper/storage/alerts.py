@@ -150,16 +150,23 @@ async def observe(connection: Connection, condition: Condition, valid_s: float) 
         """
         INSERT INTO alert_observations (key, kind, subject, detail, expires_at)
         VALUES (%s, %s, %s::jsonb, %s, clock_timestamp() + make_interval(secs => %s))
-        ON CONFLICT (key) DO UPDATE SET detail = excluded.detail,
-            expires_at = greatest(alert_observations.expires_at, excluded.expires_at)
+        ON CONFLICT (key) DO UPDATE SET detail = excluded.detail, expires_at = excluded.expires_at
         """,
         (condition.key, condition.kind, _json(condition.subject), condition.detail, valid_s),
     )
 
 
-async def find_observed(connection: Connection) -> list[Condition]:
-    """Deletes expired observations, and returns the conditions of all others."""
-    await connection.execute("DELETE FROM alert_observations WHERE expires_at < clock_timestamp()")
+async def find_observed(connection: Connection, valid_s_max: float) -> list[Condition]:
+    """Deletes expired observations, and returns the conditions of all others. Also deletes observations
+    that are valid for more than `valid_s_max` seconds from now, because they were written before the
+    clock was set back."""
+    await connection.execute(
+        """
+        DELETE FROM alert_observations WHERE expires_at < clock_timestamp()
+            OR expires_at > clock_timestamp() + make_interval(secs => %s)
+        """,
+        (valid_s_max,),
+    )
     cursor = await connection.execute("SELECT key, kind, subject, detail FROM alert_observations")
     return [
         Condition(key, AlertKind(kind), subject, detail)
@@ -184,19 +191,21 @@ async def queue_deliveries(connection: Connection, bodies: Sequence[str], most: 
 
 
 async def claim_deliveries(
-    connection: Connection, *, limit: int, claimed_s: float
+    connection: Connection, *, limit: int, claimed_s: float, pause_s_max: float
 ) -> list[Delivery]:
     """Returns at most `limit` due deliveries, increments their attempts, and reserves them for this
-    process for `claimed_s` seconds."""
+    process for `claimed_s` seconds. A delivery is also due if its time is more than `pause_s_max`
+    seconds ahead, because this time was written before the clock was set back."""
     cursor = await connection.execute(
         """
         UPDATE alert_deliveries SET attempts = attempts + 1,
             due_at = clock_timestamp() + make_interval(secs => %s)
         WHERE id IN (SELECT id FROM alert_deliveries WHERE due_at <= clock_timestamp()
+                        OR due_at > clock_timestamp() + make_interval(secs => %s)
                      ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED)
         RETURNING id, body, attempts
         """,
-        (claimed_s, limit),
+        (claimed_s, pause_s_max, limit),
     )
     return sorted((Delivery(*row) for row in await cursor.fetchall()), key=lambda one: one.id)
 

@@ -178,12 +178,14 @@ async def write_verification(connection: Connection, differences: int) -> None:
 
 async def verification_is_due(connection: Connection, every_hours: int) -> bool:
     """Tells whether the last verification is at least `every_hours` hours old. If the ledger was never
-    verified, tells whether the oldest organization is at least that old."""
+    verified, tells whether the oldest organization is at least that old. A time in the future counts as
+    old, because it was written before the clock was set back."""
     cursor = await connection.execute(
         """
-        SELECT FROM (SELECT clock_timestamp() - make_interval(hours => %s)) AS due (since)
-        WHERE NOT EXISTS (SELECT FROM ledger_verification WHERE verified_at > since)
-          AND EXISTS (SELECT FROM organizations WHERE created_at <= since)
+        SELECT FROM (SELECT clock_timestamp() AS now) AS one,
+            LATERAL (SELECT now - make_interval(hours => %s)) AS due (since)
+        WHERE NOT EXISTS (SELECT FROM ledger_verification WHERE verified_at > since AND verified_at <= now)
+          AND EXISTS (SELECT FROM organizations WHERE created_at <= since OR created_at > now)
         """,
         (every_hours,),
     )

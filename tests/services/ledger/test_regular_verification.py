@@ -58,6 +58,19 @@ async def test_it_runs_when_it_is_due(apart: Process) -> None:
     assert await _found(apart) == [0]
 
 
+async def test_it_runs_after_the_clock_was_set_back(apart: Process) -> None:
+    """The times in the database are from before, when the clock was a month ahead."""
+    daily = RegularVerification(apart.database, _AGES)
+    await make_tenant(apart.database, credit=100)
+    ahead = "now() + interval '30 days'"
+    await run(apart.database, f"UPDATE organizations SET created_at = {ahead}")
+    assert await daily.verify_if_due()
+    await run(apart.database, f"UPDATE ledger_verification SET verified_at = {ahead}")
+    assert await daily.verify_if_due()
+    await _age(apart)
+    assert not await daily.verify_if_due()
+
+
 async def test_what_it_finds_is_shown(apart: Process) -> None:
     tenant = await make_tenant(apart.database, credit=100)
     await run(
