@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
 import pytest
+from psycopg import sql
 
 from tests.support.activity_records import record_of, written
 from tests.support.books import Books
@@ -19,6 +20,10 @@ from tollkeeper.storage.database import Connection
 def _activity(books: Books, today: date, *, retention_days: int = 30) -> Activity:
     now = int(datetime(today.year, today.month, today.day, 12, tzinfo=UTC).timestamp())
     return Activity(books.services.database, lambda: now, retention_days=retention_days)
+
+
+def _today() -> date:
+    return datetime.now(UTC).date()
 
 
 async def _days(books: Books) -> list[date]:
@@ -75,11 +80,11 @@ async def test_what_came_before_its_day_was_made_moves_there(books: Books) -> No
 
 
 async def test_a_day_is_dropped_when_its_time_is_over(books: Books) -> None:
-    first = date(2042, 1, 1)
+    first = _today() - timedelta(days=4)
     young = _activity(books, first, retention_days=2)
     await young.keep_partitions()
     records = [_on(books, first + timedelta(days=ahead)) for ahead in range(4)]
-    stray = _on(books, date(2041, 12, 1))
+    stray = _on(books, first - timedelta(days=31))
     await written(young, *records, stray)
     later = _activity(books, first + timedelta(days=4), retention_days=2)
     await later.keep_partitions()
@@ -92,6 +97,23 @@ async def test_a_day_is_dropped_when_its_time_is_over(books: Books) -> None:
         assert (await later.activity_show(UUID(kept.request_id))).status == 200
 
 
+async def test_a_gateway_whose_clock_is_ahead_drops_nothing(books: Books) -> None:
+    today = _today()
+    await _activity(books, today).keep_partitions()
+    record = _on(books, today, second=3600)
+    ahead = _activity(books, today + timedelta(days=40))
+    await written(ahead, record)
+    by_hour = "SELECT * FROM traffic_latency WHERE mod(step, 288) = 12 ORDER BY 1, 2, 3, 4, 5"
+    latencies = await books.sql(by_hour)
+    await ahead.keep_partitions()
+    assert today in await _days(books)
+    assert (await ahead.activity_show(UUID(record.request_id))).status == 200
+    assert await books.sql("SELECT FROM traffic WHERE organization_id = %s", books.organization)
+    assert await books.sql(by_hour) == latencies != []
+    # There is a partition for its own records.
+    assert today + timedelta(days=40) in await _days(books)
+
+
 async def test_many_processes_keep_the_days_together(books: Books) -> None:
     activity = _activity(books, date(2043, 1, 1))
     await asyncio.gather(*(activity.keep_partitions() for _ in range(5)))
@@ -102,10 +124,11 @@ async def test_who_reads_an_old_day_does_not_keep_a_new_one_from_being_made(
     books: Books, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(activity_partitions, "_LOCK_TIMEOUT_MS", 50)
-    old, today = date(2044, 1, 1), date(2044, 6, 1)
+    old, today = _today() - timedelta(days=150), _today()
     await _activity(books, old).keep_partitions()
     async with books.services.database.transaction() as reader:
-        await reader.execute("SELECT count(*) FROM activity_20440101")
+        old_day = sql.Identifier(f"activity_{old:%Y%m%d}")
+        await reader.execute(sql.SQL("SELECT count(*) FROM {}").format(old_day))
         with pytest.raises(Unavailable):
             await _activity(books, today).keep_partitions()
         days = await _days(books)
@@ -119,7 +142,7 @@ async def test_records_are_written_while_old_roll_ups_are_deleted(
     books: Books, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A day of roll-ups can have millions of rows."""
-    first = date(2045, 1, 1)
+    first = _today() - timedelta(days=40)
     await _activity(books, first).keep_partitions()
     later = _activity(books, first + timedelta(days=40))
     delete_before, records = rollups.delete_before, [_on(books, first + timedelta(days=40))]

@@ -2,7 +2,7 @@
 by day, and were migrated from the column in which older versions stored them."""
 
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from uuid import UUID, uuid4
 
 import psycopg
@@ -122,7 +122,7 @@ async def test_verdicts_are_kept_and_dropped_by_the_day(judged: JudgedGateway) -
         judged.scripted.gateway.services.database,
         judged.scripted.tenant.organization_id,
     )
-    first = date(2051, 3, 1)
+    first = datetime.now(UTC).date() - timedelta(days=4)
 
     def on(day: date) -> Activity:
         noon = int(datetime(day.year, day.month, day.day, 12, tzinfo=UTC).timestamp())
@@ -130,8 +130,10 @@ async def test_verdicts_are_kept_and_dropped_by_the_day(judged: JudgedGateway) -
 
     young, later = on(first), on(first + timedelta(days=4))
     await young.keep_partitions()
+    days_of_records = [first + timedelta(days=ahead) for ahead in range(4)]
     records = [
-        _record(organization, 3, datetime(2051, 3, 1 + ahead, 6, tzinfo=UTC)) for ahead in range(4)
+        _record(organization, 3, datetime.combine(day, time(6), tzinfo=UTC))
+        for day in days_of_records
     ]
     for record in records:
         young.record(record)
@@ -141,7 +143,7 @@ async def test_verdicts_are_kept_and_dropped_by_the_day(judged: JudgedGateway) -
         " ORDER BY 1",
         organization,
     )
-    assert tables == [(f"policy_verdicts_2051030{day}",) for day in (1, 2, 3, 4)]
+    assert tables == [(f"policy_verdicts_{day:%Y%m%d}",) for day in days_of_records]
     await later.keep_partitions()
     assert await judged.scripted.sql(_COUNT, organization) == [(6,)]
     async with database.reading() as connection:

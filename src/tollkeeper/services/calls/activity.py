@@ -155,12 +155,13 @@ class Activity:
 
     async def keep_partitions(self) -> None:
         """Creates the partitions of the coming days, drops expired partitions and roll-ups, and
-        sums old latencies by day. Does nothing while another process runs the same work."""
-        today = datetime.fromtimestamp(self._clock(), UTC).date()
-        oldest = today - timedelta(days=self._retention_days)
+        sums old latencies by day. Data counts as old only if both this process's clock and the
+        database's clock show that it is old. Does nothing while another process runs the same work."""
         async with self._database.transaction() as connection:
+            now = min(self._clock(), await activity_partitions.read_time(connection))
             if await activity_partitions.try_partitions_lock(connection):
-                await _create_days(connection, today)
+                await _create_days(connection, _day_of(self._clock()))
+        oldest = _day_of(now) - timedelta(days=self._retention_days)
         # This is a separate transaction: a long query on an old partition can delay dropping the
         # partition, but must not delay the creation of new partitions.
         async with self._database.transaction() as connection:
@@ -173,7 +174,7 @@ class Activity:
                 await allow_long_statements(connection, minutes=5)
                 midnight = datetime(oldest.year, oldest.month, oldest.day, tzinfo=UTC)
                 await rollups.delete_before(connection, int(midnight.timestamp()))
-                await rollups.sum_latencies_by_day(connection, self._clock() - LATENCY_HOURS_KEPT_S)
+                await rollups.sum_latencies_by_day(connection, now - LATENCY_HOURS_KEPT_S)
 
     async def _write(self, batch: list[ActivityRecord]) -> None:
         async with self._database.round_trips() as trips:
@@ -182,6 +183,10 @@ class Activity:
     def _count_dropped(self, records: Sequence[ActivityRecord]) -> None:
         self._dropped += len(records)
         count_dropped_activity(len(records))
+
+
+def _day_of(unix_s: int) -> date:
+    return datetime.fromtimestamp(unix_s, UTC).date()
 
 
 def _number_of_verdicts(record: ActivityRecord) -> int:
