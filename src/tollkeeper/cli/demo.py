@@ -21,10 +21,12 @@ from tollkeeper.cli.database import check_newest_server, command_database
 from tollkeeper.cli.demo_console import DemoConsole, console_listener, running_console
 from tollkeeper.cli.event_loop import run_in_loop
 from tollkeeper.cli.serve import listeners
+from tollkeeper.domain.errors import Unauthenticated
 from tollkeeper.embedded.engine import START_TIMEOUT_S
 from tollkeeper.hosting.logs import configure_logs
 from tollkeeper.hosting.supervisor import Supervisor, describe
 from tollkeeper.services.demonstration import DEMO_CREDIT_USD, Demonstration, DemoTenant
+from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 from tollkeeper.storage.migrations import migrate
 
@@ -118,11 +120,14 @@ async def _supervise(supervisor: Supervisor, running: RunningDemo, *, as_json: b
 
 async def _demo_tenant(settings: Settings, conninfo: str) -> DemoTenant:
     """Returns the demo organization with its project and keys. The first start creates them, and
-    stores the keys in the data folder, in a file that only its owner can read."""
+    stores the keys in the data folder, in a file that only its owner can read. If the stored keys are
+    not valid, for example because another database is used now, creates a new organization."""
     path = settings.database.data_dir / "demo.json"
-    if path.exists():
-        return DemoTenant(**json.loads(path.read_text()))
     async with running_services(settings, conninfo) as services:
+        if path.exists():
+            stored = DemoTenant(**json.loads(path.read_text()))
+            if await _has_valid_keys(services, stored):
+                return stored
         tenant = await Demonstration(
             services.organizations,
             services.projects,
@@ -132,6 +137,15 @@ async def _demo_tenant(settings: Settings, conninfo: str) -> DemoTenant:
         ).demo_create()
     _write_private_file(path, json.dumps(dataclasses.asdict(tenant)))
     return tenant
+
+
+async def _has_valid_keys(services: Services, tenant: DemoTenant) -> bool:
+    try:
+        for key in (tenant.admin_key, tenant.project_key):
+            await services.authentication.authenticate(key)
+    except Unauthenticated:
+        return False
+    return True
 
 
 def _write_private_file(path: Path, text: str) -> None:
