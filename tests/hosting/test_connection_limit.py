@@ -14,15 +14,20 @@ _YES_OR_NO = st.booleans()
 class _Connection:
     def __init__(self, *, waits: bool = True) -> None:
         self.waits_for_client = waits
+        self.waits_for_turn = False
         self.closed = False
 
     def close_if_idle(self) -> bool:
         self.closed = self.waits_for_client
         return self.closed
 
+    def close_if_waiting(self) -> bool:
+        self.closed = self.waits_for_turn
+        return self.closed
+
 
 def _room(size: int) -> ConnectionLimit[_Connection]:
-    return ConnectionLimit(size, _Connection.close_if_idle)
+    return ConnectionLimit(size, _Connection.close_if_idle, _Connection.close_if_waiting)
 
 
 def _entered(
@@ -69,6 +74,30 @@ def test_then_those_of_the_organization_with_the_most() -> None:
         room.recognise(connection, owner)
     _entered(room, "new", 1)
     assert [at for at, connection in enumerate(known) if connection.closed] == [0]
+
+
+def test_if_none_is_idle_a_request_of_the_largest_group_makes_way() -> None:
+    room = _room(16)
+    known = [_entered(room, str(at), 1, waits=False)[0] for at in range(14)]
+    for at, connection in enumerate(known):
+        room.recognise(connection, at % 3)
+    unknown = _entered(room, "without a key", 2, waits=False)
+    for connection in (*known[1:], *unknown):
+        connection.waits_for_turn = True
+    _entered(room, "new", 1)
+    # The largest organization has the connections 0, 3, 6, 9 and 12, and 0 is busy.
+    assert [at for at, connection in enumerate(known) if connection.closed] == [3]
+    assert not any(connection.closed for connection in unknown)
+
+
+def test_without_keys_a_request_of_the_largest_network_makes_way() -> None:
+    room = _room(16)
+    networks = ["a", "b", "b", "c", *(f"n{at}" for at in range(12))]
+    inside = [_entered(room, network, 1, waits=False)[0] for network in networks]
+    for connection in inside:
+        connection.waits_for_turn = True
+    _entered(room, "new", 1)
+    assert [at for at, connection in enumerate(inside) if connection.closed] == [1]
 
 
 def test_busy_connections_are_never_closed() -> None:

@@ -134,8 +134,8 @@ ISOLATION_BUGS = {
     ),
     "connections without a key keep others out": Bug(
         "ConnectionLimit._close_any",
-        "if self._close_one(self._without_key):",
-        "if self._close_one({}):",
+        "if self._close_one(self._without_key, self._close_if_idle):",
+        "if self._close_one({}, self._close_if_idle):",
         ("hosting/test_connection_limit.py",),
     ),
     "requests of a crowd begin all at once": Bug(

@@ -1,10 +1,10 @@
-"""Limits the number of a server's connections, and chooses which idle connection is closed for a new
-one.
+"""Limits the number of a server's connections, and chooses which connection is closed for a new one.
 
 A connection on which the client has sent no valid key yet counts for the client's network. Any other
 connection counts for the organization of its last valid key. If the limit is reached, the server closes
 a connection that waits for its client. It prefers connections without a key, and then those of the
-organization with the most connections.
+organization with the most connections. If there is no such connection, the server closes a connection
+whose request has not begun, of the organization or network with the most connections.
 """
 
 from collections.abc import Callable, Hashable
@@ -23,11 +23,18 @@ _Group: TypeAlias = dict[C, None]
 
 
 class ConnectionLimit(Generic[C]):
-    def __init__(self, connections_max: int, close_if_idle: Callable[[C], bool]) -> None:
+    def __init__(
+        self,
+        connections_max: int,
+        close_if_idle: Callable[[C], bool],
+        close_if_waiting: Callable[[C], bool],
+    ) -> None:
         """`close_if_idle` closes a connection that waits for its client, and returns True. For any other
-        connection it does nothing and returns False."""
+        connection it does nothing and returns False. `close_if_waiting` does the same for a connection
+        whose request waits for its turn."""
         self._max = connections_max
         self._close_if_idle = close_if_idle
+        self._close_if_waiting = close_if_waiting
         self._of_network_max = max(connections_max // _NETWORK_DIVISOR, 1)
         # All connections without a key, from all networks.
         self._without_key: _Group[C] = {}
@@ -44,7 +51,9 @@ class ConnectionLimit(Generic[C]):
         """Registers a new connection, and returns True; returns False if there is no room for it. May close
         another connection to make room."""
         of_network = self._networks.get(network, {})
-        if len(of_network) >= self._of_network_max and not self._close_one(of_network):
+        if len(of_network) >= self._of_network_max and not self._close_one(
+            of_network, self._close_if_idle
+        ):
             return False
         if len(self._groups) >= self._max and not self._close_any():
             return False
@@ -74,18 +83,26 @@ class ConnectionLimit(Generic[C]):
         self._groups[connection] = (groups, name)
 
     def _close_any(self) -> bool:
-        if self._close_one(self._without_key):
+        if self._close_one(self._without_key, self._close_if_idle):
             return True
-        largest = max(self._organizations.values(), key=len, default=None)
-        return largest is not None and self._close_one(largest)
+        if self._close_one(_largest(self._organizations), self._close_if_idle):
+            return True
+        # A client whose first request waits has no key yet. So here, connections without a key are not
+        # closed first.
+        largest = max(_largest(self._networks), _largest(self._organizations), key=len)
+        return self._close_one(largest, self._close_if_waiting)
 
-    def _close_one(self, candidates: _Group[C]) -> bool:
-        """Closes the oldest candidate that waits for its client, and returns True if there is one. Moves
-        busy connections to the end, so that the next search begins with other connections."""
+    def _close_one(self, candidates: _Group[C], close: Callable[[C], bool]) -> bool:
+        """Closes the oldest candidate that `close` accepts, and returns True if there is one. Moves other
+        connections to the end, so that the next search begins with other connections."""
         for connection in list(islice(candidates, _CHECKED_MAX)):
-            if self._close_if_idle(connection):
+            if close(connection):
                 self.leave(connection)
                 return True
             del candidates[connection]
             candidates[connection] = None
         return False
+
+
+def _largest(groups: dict[Hashable, _Group[C]]) -> _Group[C]:
+    return max(groups.values(), key=len, default={})

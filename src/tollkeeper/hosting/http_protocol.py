@@ -82,7 +82,9 @@ class ServerState:
 
     def __post_init__(self) -> None:
         self.connection_limit = ConnectionLimit(
-            self.limits.connections_max, HttpConnection.close_if_idle
+            self.limits.connections_max,
+            HttpConnection.close_if_idle,
+            HttpConnection.close_if_waiting,
         )
         self.buffer = memoryview(bytearray(_BODY_READ_BYTES))
         self.small_buffer = self.buffer[:_READ_BYTES]
@@ -310,6 +312,14 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.abort()
         else:
             self._close()
+        return True
+
+    def close_if_waiting(self) -> bool:
+        """Refuses the next request and closes the connection, if this request waits for its turn. Returns
+        False if the connection stays open."""
+        if self._current is not None or not (self._waiting or self._unparsed):
+            return False
+        self._refuse(_no_room())
         return True
 
     # Called by the server.

@@ -26,6 +26,8 @@ from tests.support.upstream import Upstream, chat, hang
 _DESCRIPTORS = 256
 # The highest number of client connections of a gateway that runs in the test's process.
 _ROOM = 16
+# As many requests as a connection keeps while they wait for their turn.
+_SENT_AHEAD = b"GET /nothing HTTP/1.1\r\nHost: gateway\r\n\r\n" * 400
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +156,23 @@ async def test_one_organization_does_not_keep_others_out(
         for _ in range(10):
             async with quiet.another_client() as newcomer:
                 assert (await newcomer.chat()).status_code == 200
+
+
+async def test_requests_that_wait_for_their_turn_do_not_keep_others_out(
+    scripted: ScriptedGateway,
+) -> None:
+    """One organization uses all connections, and has sent many requests ahead on each."""
+    quiet = await scripted.with_tenant()
+    async with AsyncExitStack() as stack:
+        callers = []
+        for _ in range(_ROOM):
+            callers.append(await stack.enter_async_context(raw_caller(scripted)))
+            await callers[-1].ask()
+            await callers[-1].answer()
+        for caller in callers:
+            await caller.send(_SENT_AHEAD)
+        async with quiet.another_client() as newcomer:
+            assert (await newcomer.chat()).status_code == 200
 
 
 async def test_a_body_that_makes_way_is_refused_in_the_envelope(scripted: ScriptedGateway) -> None:
