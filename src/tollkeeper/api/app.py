@@ -201,19 +201,21 @@ class App:
 
     async def _authenticate(self, context: HeaderContext) -> Caller:
         """Finds the caller of the key in the database."""
+        self._services.administration_rate.require_room(context.key)
         if context.endpoint.admitted:
             return await self._authentication.authenticate_and_cache(context.key)
-        if context.endpoint.key_kind is KeyKind.ADMIN:
-            self._services.administration_rate.require_room(context.key)
         return await self._authentication.authenticate(context.key)
 
     def _accept(self, request: "_OpenRequest", caller: Caller) -> None:
         """Sets the caller of the request, and checks everything that depends only on the headers and the
-        caller. Counts a request with an admin key towards the administration rate. This happens before
-        the body is read, so that the gateway does not read and parse the bodies of requests that it
-        rejects because of a rate or because it is overloaded."""
+        caller. First counts a request with an admin key towards the administration rate, also if it is
+        rejected, because authentication has read the database for it. All this happens before the body
+        is read, so that the gateway does not read and parse the bodies of requests that it rejects
+        because of a rate or because it is overloaded."""
         context = request.context
         request.exchange.recognise(caller.organization_id.int)
+        if isinstance(caller, AdminCaller):
+            self._services.administration_rate.take(caller.organization_id, context.key)
         if context.caller is not caller:
             _check_caller(context.endpoint, caller)
             incoming.check_headers(context, self._conventions)
@@ -222,7 +224,6 @@ class App:
         if isinstance(caller, AdminCaller):
             request.admin_caller = caller
             act_as(Actor(ActorKind.API, f"admin key {caller.key_id}"))
-            self._services.administration_rate.take(caller.organization_id, context.key)
         else:
             request.project_caller = caller
             self._require_room(request)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.gateway import assert_error, idempotency_key
 from tests.support.scripted_gateway import ScriptedGateway, answering_gateway
+from tests.support.tables import each
 
 # A token is added every four seconds, and each test exceeds the rate sooner than that.
 _PER_MINUTE = 15
@@ -62,6 +63,27 @@ async def test_requests_beyond_the_rate_are_refused_for_this_organization_only(
     assert (await _list_keys(quiet)).status_code == 200
     # Calls have a separate rate.
     assert (await hostile.chat()).status_code == 200
+
+
+@each(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/organization/admin_api_keys", 403),
+        ("GET", f"/v1/organization/policies/{'x' * 201}", 400),
+        ("POST", "/v1/organization/policies", 415),
+        ("GET", "/v1/models/scripted", 403),
+        ("POST", "/v1/chat/completions", 403),
+    ],
+)
+async def test_requests_that_are_rejected_before_count_too(
+    bounded: ScriptedGateway, method: str, path: str, status: int
+) -> None:
+    hostile = await bounded.with_tenant()
+    headers = await bounded.gateway.admin_key(hostile.tenant, "policies:read", "policies:write")
+    for expected in [status] * _PER_MINUTE + [429]:
+        answer = await bounded.gateway.client.request(method, path, headers=headers)
+        assert answer.status_code == expected
+    assert (await _list_keys(hostile)).status_code == 429
 
 
 async def test_a_refused_body_is_not_read(bounded: ScriptedGateway) -> None:
