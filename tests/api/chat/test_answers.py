@@ -11,7 +11,7 @@ from tests.support.scripted_gateway import (
     MODEL,
     ScriptedGateway,
 )
-from tests.support.upstream import USAGE
+from tests.support.upstream import USAGE, chat_records, chunk, stream
 from tollkeeper.api.chat.stream import ChatStream
 from tollkeeper.api.wire.chat import ChatRequest, StreamOptions
 
@@ -43,6 +43,22 @@ async def test_stream_is_chunks_then_done(scripted: ScriptedGateway) -> None:
     assert all("usage" not in chunk for chunk in chunks)
     assert len({chunk["id"] for chunk in chunks}) == 1
     assert (await scripted.balance())["settled"] == COST
+
+
+async def test_log_probabilities_in_several_lines_are_streamed_in_one(
+    scripted: ScriptedGateway,
+) -> None:
+    record = chunk("a")
+    logprobs = {"content": [{"token": "a\nb", "logprob": -1.0}], "refusal": None}
+    record["choices"][0]["logprobs"] = logprobs
+    lines = json.dumps(record, indent=1).splitlines()
+    in_lines = b"".join(f"data: {line}\n".encode() for line in lines) + b"\n"
+    begin, *end = chat_records(())
+    scripted.upstream.play(stream([begin, in_lines, *end]))
+    answer = await scripted.chat(stream=True, logprobs=True)
+    payloads = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
+    choices = [json.loads(payload)["choices"][0] for payload in payloads[:-1]]
+    assert [choice["logprobs"] for choice in choices] == [None, logprobs, None]
 
 
 async def test_usage_is_passed_on_where_it_was_asked_for(scripted: ScriptedGateway) -> None:

@@ -164,7 +164,10 @@ class ChatStream:
         finish: str | None = None,
     ) -> bytes:
         choice = {"index": index, "delta": fields, "logprobs": logprobs, "finish_reason": finish}
-        return self._chunk_start + b',"choices":[' + _encode(choice) + b"]" + self._chunk_end
+        # Log-probabilities are passed on as the backend wrote them. Their lines are joined, because a
+        # line end would end the data of the record.
+        content = _encode(choice).replace(b"\n", b" ")
+        return self._chunk_start + b',"choices":[' + content + b"]" + self._chunk_end
 
 
 def _tool_call(piece: ToolCallPiece) -> dict[str, Any]:
