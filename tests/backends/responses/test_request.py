@@ -10,6 +10,7 @@ import pytest
 from tests.support.backend_calls import MODEL, make_call
 from tests.support.tables import each
 from tests.support.upstream_wire import message_item, response
+from tollkeeper.backends.gemini.thinking import Seal
 from tollkeeper.backends.responses.answer import ResponsesAnswer
 from tollkeeper.backends.responses.request import OPTIONS, encode_responses_request
 from tollkeeper.backends.responses.result import decode_result
@@ -126,8 +127,9 @@ def test_encrypted_reasoning_of_an_earlier_release_goes_back_without_an_id() -> 
     assert _answered(Reasoning("Hm.", ("gAAAA",))) == [item]
 
 
-def test_reasoning_that_another_protocol_sealed_is_left_out() -> None:
-    assert _answered(Reasoning("Hm.", ('{"type":"thinking","signature":"c2ln"}',))) == []
+@each("sealed", ['{"type":"thinking","signature":"c2ln"}', Seal("c2ln", call="c").sealed()])
+def test_reasoning_that_another_protocol_sealed_is_left_out(sealed: str) -> None:
+    assert _answered(Reasoning("Hm.", (sealed,))) == []
 
 
 @pytest.mark.parametrize(

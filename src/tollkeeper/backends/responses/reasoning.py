@@ -17,6 +17,8 @@ class _EncryptedItem(msgspec.Struct, omit_defaults=True):
     id: str | None = None
 
 
+# Encrypted values are base64, which has no colon. Sealed values of Gemini backends begin with `gemini:`.
+_NEVER_ENCRYPTED = ":"
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(_EncryptedItem)
 
@@ -35,6 +37,8 @@ def encrypted_fields(reasoning: Reasoning) -> Iterator[FreeObject]:
         except msgspec.ValidationError:
             continue
         except msgspec.DecodeError:
+            if _NEVER_ENCRYPTED in sealed:
+                continue
             # Earlier releases sealed only the encrypted value. Without an id, the provider takes the id
             # from the encrypted value.
             item = _EncryptedItem(sealed)
