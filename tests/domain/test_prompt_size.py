@@ -50,6 +50,14 @@ def test_every_text_counts_once(place: str) -> None:
     assert tokens <= measure_prompt(make_prompt(**PLACES[place])).text_tokens <= tokens + 100
 
 
+def test_line_breaks_between_texts_count() -> None:
+    """A server or the gateway joins the texts of a message by line breaks."""
+    texts = ["a"] * 100
+    content = [{"type": "text", "text": text} for text in texts]
+    prompt = make_prompt(messages=[{"role": "user", "content": content}])
+    assert measure_prompt(prompt).text_bytes >= len("\n".join(texts))
+
+
 @each("place", PLACES)
 def test_the_texts_of_a_chat_request_are_those_of_its_turns(place: str) -> None:
     """The chat protocol passes the texts to the prompt. Other protocols let the prompt find them."""

@@ -440,10 +440,10 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     # encoding the typed fields; all other code reads the typed fields.
     written: Mapping[str, msgspec.Raw] | None = None
 
-    # The texts of all parts, if the turns consist only of text: no other parts, no names and no
-    # additional properties. Otherwise None. Computed from the turns, unless the creator of the
-    # prompt knows that the turns consist only of text. Code that replaces the turns must set it to
-    # None, so that it is computed again.
+    # The texts of all turns, if the turns consist only of one text each: no other parts, no names and
+    # no additional properties. Otherwise None. Computed from the turns, unless the creator of the
+    # prompt knows that the turns consist only of one text each. Code that replaces the turns must
+    # set it to None, so that it is computed again.
     texts: tuple[str, ...] | None = None
     # Every media part of the turns, including media inside tool results. Computed from the turns.
     media: tuple[Media, ...] = ()
@@ -455,7 +455,8 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
         parts = tuple(chain.from_iterable(map(_parts_of_turn, turns)))
         media: tuple[Media, ...] = ()
         if _ONLY_TEXT.issuperset(map(type, parts)):
-            if not any(chain(map(_name, turns), map(_extra, chain(parts, turns)))):
+            others = chain(map(_name, turns), map(_extra, chain(parts, turns)))
+            if len(parts) == len(turns) and not any(others):
                 _set(self, "texts", tuple(map(_text, parts)))
         elif not _TYPES_WITH_MEDIA.isdisjoint(map(type, parts)):
             contents = [part.content if isinstance(part, ToolResult) else (part,) for part in parts]

@@ -206,12 +206,13 @@ def _tool_uses_allowed(prompt: Prompt, provider_tools: list[FreeObject]) -> int:
 
 
 def prompt_text(prompt: Prompt) -> str:
-    """Returns every text that the model may read."""
+    """Returns every text that the model may read. Line breaks separate the texts of a message, because
+    the gateway or a server joins these texts by line breaks."""
     texts: Iterable[str] | None = prompt.texts
     if texts is None:
         texts = []
         for turn in prompt.turns:
-            texts += chain.from_iterable(map(_part_texts, turn.parts))
+            texts.append("\n".join(chain.from_iterable(map(_part_texts, turn.parts))))
             texts.append(turn.name or "")
             texts += _extra_texts(turn.extra)
     if prompt.tools or prompt.server_tools or prompt.output_format is not None:

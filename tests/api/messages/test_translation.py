@@ -63,7 +63,7 @@ async def test_system_blocks(scripted: ScriptedGateway) -> None:
     one, two = text("Be brief."), {**text("Be kind."), "cache_control": {"type": "ephemeral"}}
     assert (await counted(scripted, system=[one]))["messages"][0]["content"] == "Be brief."
     system = (await counted(scripted, system=[one, two]))["messages"][0]
-    assert system == {"role": "system", "content": [text("Be brief."), text("Be kind.")]}
+    assert system == {"role": "system", "content": "Be brief.\nBe kind."}
     assert (await counted(scripted, system=[]))["messages"] == [USER]
 
 
@@ -72,11 +72,18 @@ async def test_roles(scripted: ScriptedGateway) -> None:
     assert await messages(scripted, *given) == given
 
 
-async def test_one_text_is_a_string_and_several_are_parts(scripted: ScriptedGateway) -> None:
-    assert await said(scripted, text("Hi")) == [{"role": "user", "content": "Hi"}]
-    assert await said(scripted, text("a"), text("b")) == [
-        {"role": "user", "content": [text("a"), text("b")]}
-    ]
+async def test_texts_are_a_string_with_a_line_for_each(scripted: ScriptedGateway) -> None:
+    """Some servers reject a list of texts, and joined without a separator, two words become one."""
+    texts = (text("Please do not"), text("e-mail me."))
+    for role in ("user", "assistant", "system"):
+        assert await messages(scripted, {"role": role, "content": [text("Hi")]}, USER) == [
+            {"role": role, "content": "Hi"},
+            USER,
+        ]
+        assert await messages(scripted, {"role": role, "content": texts}, USER) == [
+            {"role": role, "content": "Please do not\ne-mail me."},
+            USER,
+        ]
 
 
 async def test_images(scripted: ScriptedGateway) -> None:
@@ -110,7 +117,7 @@ async def test_documents(scripted: ScriptedGateway) -> None:
 async def test_search_result(scripted: ScriptedGateway) -> None:
     block = {"type": "search_result", "source": "s", "title": "t", "content": [text("found")]}
     [message] = await said(scripted, block)
-    assert message["content"] == [text("s"), text("t"), text("found")]
+    assert message["content"] == "s\nt\nfound"
 
 
 async def test_answer_with_thinking_and_call(scripted: ScriptedGateway) -> None:
@@ -135,6 +142,7 @@ async def test_tool_results_come_before_what_is_said(scripted: ScriptedGateway) 
         {"type": "tool_result", "tool_use_id": "t1", "content": "a lake"},
         {"type": "tool_result", "tool_use_id": "t2", "content": [text("far")], "is_error": True},
         {"type": "tool_result", "tool_use_id": "t3"},
+        {"type": "tool_result", "tool_use_id": "t4", "content": [text("a"), text("b")]},
     ]
     assert await messages(scripted, USER, answer, {"role": "user", "content": results}) == [
         USER,
@@ -142,6 +150,7 @@ async def test_tool_results_come_before_what_is_said(scripted: ScriptedGateway) 
         {"role": "tool", "tool_call_id": "t1", "content": "a lake"},
         {"role": "tool", "tool_call_id": "t2", "content": "far"},
         {"role": "tool", "tool_call_id": "t3", "content": ""},
+        {"role": "tool", "tool_call_id": "t4", "content": "a\nb"},
         {"role": "user", "content": "And now?"},
     ]
 

@@ -101,8 +101,8 @@ async def test_one_text_part_is_a_string(scripted: ScriptedGateway) -> None:
 
 async def test_echoed_answer(scripted: ScriptedGateway) -> None:
     refusal = {**echo(), "content": [{"type": "refusal", "refusal": "I will not."}]}
-    assert await messages(scripted, echo("Hel", "lo"), USER, refusal, USER) == [
-        {"role": "assistant", "content": "Hello"},
+    assert await messages(scripted, echo("Hello", "you."), USER, refusal, USER) == [
+        {"role": "assistant", "content": "Hello\nyou."},
         USER,
         {"role": "assistant", "content": "I will not."},
         USER,
@@ -140,11 +140,11 @@ async def test_calls_one_after_the_other(scripted: ScriptedGateway) -> None:
 async def test_text_before_and_after_calls_is_of_the_same_message(
     scripted: ScriptedGateway,
 ) -> None:
-    both_sides = await messages(scripted, echo("Let me "), CALL_1, echo("see."), CALL_2, OUTPUT_1)
+    both_sides = await messages(scripted, echo("Let me"), CALL_1, echo("see."), CALL_2, OUTPUT_1)
     assert both_sides == [
         {
             "role": "assistant",
-            "content": "Let me see.",
+            "content": "Let me\nsee.",
             "tool_calls": [CHAT_CALL_1, CHAT_CALL_2],
         },
         TOOL_1,
@@ -177,7 +177,7 @@ async def test_reasoning_between_parallel_calls(scripted: ScriptedGateway) -> No
     items = [reasoning("A"), CALL_1, reasoning("B"), CALL_2, OUTPUT_1, OUTPUT_2]
     [answer, *_] = await messages(scripted, *items)
     assert answer["tool_calls"] == [CHAT_CALL_1, CHAT_CALL_2]
-    assert answer["reasoning"] == "AB"
+    assert answer["reasoning"] == "A\nB"
 
 
 async def test_reasoning_without_an_answer_is_dropped(scripted: ScriptedGateway) -> None:

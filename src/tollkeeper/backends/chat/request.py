@@ -16,6 +16,7 @@ from tollkeeper.domain.prompt import (
     FreeObject,
     FunctionTool,
     Image,
+    Media,
     NamedFunction,
     Prompt,
     Reasoning,
@@ -127,22 +128,27 @@ def _assistant_message(turn: Turn) -> FreeObject:
     Sealed reasoning, which only the provider that created it can read, is omitted: the chat protocol
     has no field for it."""
     words = [part.text for part in turn.parts if isinstance(part, Text | Refusal)]
-    thoughts = "".join(part.text for part in turn.parts if isinstance(part, Reasoning))
+    thoughts = [part.text for part in turn.parts if isinstance(part, Reasoning) and part.text]
     calls = [part.described() for part in turn.parts if isinstance(part, ToolCall)]
-    message: FreeObject = {"role": "assistant", "content": "".join(words) if words else None}
+    message: FreeObject = {"role": "assistant", "content": _joined(words) if words else None}
     if thoughts:
-        message["reasoning"] = message["reasoning_content"] = thoughts
+        message["reasoning"] = message["reasoning_content"] = _joined(thoughts)
     if calls:
         message["tool_calls"] = calls
     return message
 
 
 def _content(parts: Sequence[Content]) -> str | list[FreeObject]:
-    """Encodes content. A single text becomes a string and not a list, because every chat template
-    accepts a string."""
-    if len(parts) == 1 and isinstance(parts[0], Text):
-        return parts[0].text
-    return [_part(part) for part in parts]
+    """Encodes content. Content without media becomes a string and not a list, because every chat
+    template accepts a string."""
+    texts = [part.text for part in parts if not isinstance(part, Media)]
+    return _joined(texts) if len(texts) == len(parts) else [_part(part) for part in parts]
+
+
+def _joined(texts: Iterable[str]) -> str:
+    """Joins texts by line breaks, so that the last word of a text and the first word of the next text
+    stay two words. Some servers join the texts of a list in the same way."""
+    return "\n".join(texts)
 
 
 def _part(part: Content) -> FreeObject:
