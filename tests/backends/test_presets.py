@@ -133,6 +133,15 @@ def test_reasoning_of_earlier_answers_is_left_out_where_it_is_refused(
     assert "Hm." not in json.dumps(written["messages"])
 
 
+def test_groq_gets_the_reasoning_of_earlier_answers_only_in_its_own_field(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Groq answers 400 to a message with `reasoning_content`."""
+    said = {"role": "assistant", "content": "Yes.", "reasoning": "Hm."}
+    messages = [{"role": "user", "content": "Hi"}, {**said, "reasoning_content": "Hm."}]
+    assert _sent("groq", monkeypatch, messages=messages)["messages"] == [messages[0], said]
+
+
 def test_a_refused_field_with_the_value_that_holds_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
     body = _sent("ollama", monkeypatch, tools=tools, tool_choice="auto", parallel_tool_calls=True)

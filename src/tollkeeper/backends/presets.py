@@ -130,8 +130,8 @@ def reasons_unasked(upstream_model: str) -> bool:
 # Fields with which a client identifies its end user or labels the request. These fields do not
 # affect the answer.
 _CLIENT_LABELS = ("user", "safety_identifier", "metadata")
-# Fields that contain the reasoning of earlier answers. Some servers answer 422 to a message with an
-# unknown field, so these fields are not sent to them.
+# Fields that contain the reasoning of earlier answers. Some servers reject a message with an unknown
+# field, so these fields are not sent to them.
 _REPLAYED_REASONING = ("messages.reasoning", "messages.reasoning_content")
 
 PRESETS: Mapping[str, Preset] = {
@@ -182,6 +182,7 @@ PRESETS: Mapping[str, Preset] = {
         output_limit_field=OutputLimitField.MAX_COMPLETION_TOKENS,
         native_n=False,
         refused=("logit_bias", "logprobs", "top_logprobs"),
+        omitted=("messages.reasoning_content",),
     ),
     "deepseek": Preset(
         url="https://api.deepseek.com/v1",
