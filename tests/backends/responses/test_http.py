@@ -214,9 +214,9 @@ async def test_the_answer_of_another_protocol() -> None:
 
 
 async def test_bounds() -> None:
-    outcome = await fault(fat_line(1 << 22, before=b"".join(text_then())))
+    outcome = await fault(fat_line(1 << 25, before=b"".join(text_then())))
     check_failure(outcome, BackendFailed, charged=True, text="0 1 ")
-    check_failure(await fault(fat_line(1 << 22)), BackendFailed, charged=True)
+    check_failure(await fault(fat_line(1 << 25)), BackendFailed, charged=True)
     outcome = await fault(
         answer(response(message_item("x" * 5000))), streamed=False, body_bytes_max=4096
     )
