@@ -10,6 +10,7 @@ them.
 import re
 from collections.abc import Iterator
 from enum import IntEnum
+from itertools import groupby
 
 import msgspec
 
@@ -28,6 +29,8 @@ from tollkeeper.domain.prompt import (
     Part,
     Prompt,
     Reasoning,
+    Refusal,
+    Text,
     ToolCall,
     ToolChoice,
     ToolResult,
@@ -204,13 +207,25 @@ def _turn_texts(turn: Turn, unread: list[UnreadPart]) -> Iterator[str]:
     if turn.name:
         yield turn.name
     yield from _object_texts(turn.extra)
-    for part in turn.parts:
-        yield from filter(None, _part_texts(part, turn.place, unread))
+    yield from filter(None, _content_texts(turn.parts, turn.place, unread))
+
+
+def _content_texts(parts: tuple[Part, ...], place: str, unread: list[UnreadPart]) -> Iterator[str]:
+    """Yields every text of a message or a tool result. Adjacent texts are joined without a
+    separator, because some backends receive them so: a word may be spread over several parts. Texts
+    around reasoning or tool calls are adjacent too, because some backends receive reasoning and
+    tool calls apart from the texts."""
+    for _, group in groupby(parts, lambda part: isinstance(part, Media | ToolResult)):
+        adjacent = tuple(group)
+        yield "".join(part.text for part in adjacent if isinstance(part, Reasoning))
+        yield "".join(part.text for part in adjacent if isinstance(part, Text | Refusal))
+        for part in adjacent:
+            yield from _part_texts(part, place, unread)
 
 
 def _part_texts(part: Part, place: str, unread: list[UnreadPart]) -> Iterator[str]:
-    """Yields every text of a part, in order. Adds the part to `unread` if the judge cannot read all
-    of its content."""
+    """Yields every text of a part, except the texts that are joined with those of other parts. Adds
+    the part to `unread` if the judge cannot read all of its content."""
     match part:
         case ToolCall():
             yield part.id or ""
@@ -219,17 +234,13 @@ def _part_texts(part: Part, place: str, unread: list[UnreadPart]) -> Iterator[st
         case ToolResult():
             yield part.call_id or ""
             yield part.name or ""
-            for inner in part.content:
-                yield from _part_texts(inner, place, unread)
+            yield from _content_texts(part.content, place, unread)
             return
         case Reasoning():
-            yield part.text
             if part.sealed:
                 unread.append(UnreadPart(UnreadKind.SEALED_REASONING, place))
         case Image() | Video() | Audio() | File():
             yield from _media_texts(part, unread)
-        case _:
-            yield part.text
     yield from _object_texts(part.extra)
 
 

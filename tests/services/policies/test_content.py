@@ -33,6 +33,7 @@ _PLAIN_TOOL = {"type": "function", "function": {"name": "look"}}
 _CHOICE = {"type": "function", "function": {"name": "look"}, "note": "bomb"}
 _USER = {"role": "user", "content": "Hello"}
 _TEXT = {"type": "text", "text": "x"}
+_HALVES = [{"type": "text", "text": "bo"}, {"type": "text", "text": "mb"}]
 _SCHEMA = {
     "type": "json_schema",
     "json_schema": {
@@ -90,6 +91,32 @@ _SCHEMA = {
         {"messages": [_USER], "tools": [_TOOL]},
         {"messages": [_USER], "functions": [_TOOL["function"]]},
         {"messages": [_USER], "response_format": _SCHEMA},
+        # A word that is spread over several parts of one message.
+        {"messages": [{"role": "user", "content": _HALVES}]},
+        {"messages": [{"role": "user", "content": [{**_HALVES[0], "x": "y"}, _HALVES[1]]}]},
+        {"messages": [{"role": "tool", "tool_call_id": "call_1", "content": _HALVES}, _USER]},
+        {
+            "messages": [
+                {
+                    "role": "assistant",
+                    "content": [_HALVES[0], {"type": "refusal", "refusal": "mb"}],
+                },
+                _USER,
+            ]
+        },
+        {
+            "messages": [
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "thinking", "thinking": "bo"},
+                        _TEXT,
+                        {"type": "thinking", "thinking": "mb"},
+                    ],
+                },
+                _USER,
+            ]
+        },
         # Escape sequences are decoded before the judge reads the text.
         {"messages": [{"role": "user", "content": "b\u006fmb"}]},
         {
@@ -124,6 +151,27 @@ async def test_whatever_the_model_reads_is_judged(
             ]
         },
         {"tools": [{"type": "function", "name": "look", "description": "bomb", "parameters": {}}]},
+        # A word that is spread over several parts of one message, or over several items of one
+        # answer.
+        {
+            "input": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "input_text", "text": "bo"},
+                        {"type": "input_text", "text": "mb"},
+                    ],
+                }
+            ]
+        },
+        {
+            "input": [
+                {"role": "assistant", "content": "bo"},
+                {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"},
+                {"role": "assistant", "content": "mb"},
+                {"type": "function_call_output", "call_id": "c", "output": "x"},
+            ]
+        },
     ],
     ids=lambda fields: json.dumps(fields)[:60],
 )
