@@ -7,7 +7,6 @@ content of a request. Only a few of its fields are omitted here; `tests/api/test
 them.
 """
 
-import re
 from collections.abc import Iterator
 from enum import IntEnum
 from itertools import groupby
@@ -15,6 +14,7 @@ from itertools import groupby
 import msgspec
 
 from tollkeeper.domain.inference import Delta
+from tollkeeper.domain.json_escapes import with_decoded_escapes
 from tollkeeper.domain.logprob_text import LogprobText
 from tollkeeper.domain.media_text import MediaText, UnreadKind, UnreadPart, read_media
 from tollkeeper.domain.prompt import (
@@ -39,9 +39,6 @@ from tollkeeper.domain.prompt import (
     WebSearch,
 )
 
-_ARGUMENTS = "arguments"
-_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
-
 
 class Transcript(msgspec.Struct, frozen=True, gc=False):
     """Contains a prompt for the judge: its text, and the parts that the judge cannot read, or cannot
@@ -63,7 +60,8 @@ def transcript(prompt: Prompt) -> Transcript:
 
 
 def section(title: str, text: str) -> str:
-    return f"[{title}]\n{text}"
+    """Returns the text with its title. Lines with JSON escapes are repeated in decoded form."""
+    return f"[{title}]\n{with_decoded_escapes(text)}"
 
 
 def _fields(prompt: Prompt) -> Iterator[tuple[str, list[str]]]:
@@ -187,10 +185,8 @@ class AnswerText:
         self.unread = (UnreadPart(UnreadKind.IMAGE, ""),)
 
     def __str__(self) -> str:
-        texts = [
-            _unescape("".join(pieces)) if key[-1] else "".join(pieces)
-            for key, pieces in sorted(self._parts.items())
-        ]
+        """Returns the texts as they were written, without decoding JSON escapes."""
+        texts = ["".join(pieces) for _, pieces in sorted(self._parts.items())]
         # Omits the texts of log-probabilities that only repeat the answer's text, as most do.
         answer_texts = set(texts)
         for logprobs in self._logprobs.values():
@@ -230,7 +226,7 @@ def _part_texts(part: Part, place: str, unread: list[UnreadPart]) -> Iterator[st
         case ToolCall():
             yield part.id or ""
             yield part.name
-            yield _unescape(part.arguments)
+            yield part.arguments
         case ToolResult():
             yield part.call_id or ""
             yield part.name or ""
@@ -270,44 +266,22 @@ def _media_texts(media: Media, unread: list[UnreadPart]) -> Iterator[str]:
 def _object_texts(value: FreeObject | None) -> Iterator[str]:
     """Yields every key and value inside an object that the client wrote, at any depth and in order.
     Each value is one line, after its key."""
-    # Uses a stack of (key, name, value) instead of recursion, because the nesting may be deep. A
-    # value in a list has an empty key, and its name is the key of the list. For other values, key
-    # and name are equal.
-    stack: list[tuple[str, str, object]] = [
-        (key, key, inner) for key, inner in reversed((value or {}).items())
-    ]
+    # Uses a stack of (key, value) instead of recursion, because the nesting may be deep. A value in
+    # a list has an empty key.
+    stack: list[tuple[str, object]] = list(reversed((value or {}).items()))
     while stack:
-        key, name, current = stack.pop()
+        key, current = stack.pop()
         if isinstance(current, dict):
             if key:
                 yield key
-            stack += [
-                (inner_key, inner_key, inner) for inner_key, inner in reversed(current.items())
-            ]
+            stack += reversed(current.items())
         elif isinstance(current, list):
             if key:
                 yield key
-            stack += [("", name, inner) for inner in reversed(current)]
+            stack += [("", inner) for inner in reversed(current)]
         else:
-            text = _scalar(current, is_arguments=name == _ARGUMENTS)
+            text = current if isinstance(current, str) else _json(current)
             yield f"{key}: {text}" if key else text
-
-
-def _scalar(value: object, *, is_arguments: bool) -> str:
-    if isinstance(value, str):
-        return _unescape(value) if is_arguments else value
-    return _json(value)
-
-
-def _unescape(text: str) -> str:
-    r"""Replaces `\uXXXX` in the JSON text of arguments, because such escapes could hide a word from
-    the judge. The text is not parsed as JSON, because a parser drops some content, such as the
-    first of two equal keys."""
-    if "\\u" not in text:
-        return text
-    unescaped = _ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
-    # A surrogate pair becomes one character; a surrogate without its partner becomes U+FFFD.
-    return unescaped.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _json(value: object) -> str:

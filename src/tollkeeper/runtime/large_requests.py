@@ -52,11 +52,12 @@ async def run_in_thread(owner: Hashable, work: Callable[[Unpack[Ts]], T], *argum
 
 
 def is_large(value: msgspec.Raw | str) -> bool:
-    """Tells whether log-probabilities, or the URL of an image, must be read in the thread."""
+    """Tells whether log-probabilities, the URL of an image, or a text must be read in the thread."""
     return len(value) > _SMALL_BYTES_MAX
 
 
 async def read_value(owner: Hashable, read: Callable[[Value], T], value: Value) -> T:
-    """Returns the result of `read` for log-probabilities or the URL of an image. Reads a large value in the
-    thread. If the caller is cancelled, the thread continues, so `read` must not change shared objects."""
+    """Returns the result of `read` for log-probabilities, the URL of an image, or a text. Reads a large
+    value in the thread. If the caller is cancelled, the thread continues, so `read` must not change
+    shared objects."""
     return await run_in_thread(owner, read, value) if is_large(value) else read(value)

@@ -119,6 +119,16 @@ _SCHEMA = {
         },
         # Escape sequences are decoded before the judge reads the text.
         {"messages": [{"role": "user", "content": "b\u006fmb"}]},
+        {"messages": [{"role": "user", "content": "b\\u006fmb"}]},
+        {"messages": [{"role": "user", "content": [{**_TEXT, "x": "b\\u006fmb"}]}]},
+        {"messages": [{"role": "user", "content": "\\u0062\\u006fmb" * 1500}]},
+        {
+            "messages": [
+                {"role": "tool", "tool_call_id": "c", "content": '{"a": "\\u0062omb"}'},
+                _USER,
+            ]
+        },
+        {"messages": [_USER], "stop": ["b\\u006fmb"]},
         {
             "messages": [
                 {
@@ -194,6 +204,9 @@ async def test_responses_are_judged_alike(
         {"content": None, "function_call": {"name": "bomb", "arguments": "{}"}},
         {"content": None, "function_call": {"name": "x", "arguments": '{"a": "\\u0062omb"}'}},
         {"content": None, "function_call": {"name": "x", "arguments": '{"a": "bomb", "a": 1}'}},
+        {"content": "b\\u006fmb"},
+        {"content": "\\u0062\\u006fmb" * 1500},
+        {"content": "x", "reasoning": "b\\u006fmb"},
         {
             "content": "x",
             "annotations": [

@@ -139,6 +139,16 @@ async def test_texts_are_asked_about_as_they_would_be_at_work(
     assert separate(found.samples) is not None
 
 
+async def test_escapes_are_decoded_as_they_would_be_at_work(
+    data_dir: Path, judge: ScriptedJudge
+) -> None:
+    async with running_judge(_settings(data_dir, judge)) as running:
+        for direction in (Direction.REQUEST, Direction.RESPONSE):
+            texts = [TrialText("b\\u006fmb", None)]
+            await PolicyTrial(running).try_rule("Is it?", texts, direction=direction)
+    assert sorted(judge.texts) == ["[user]\nb\\u006fmb\nbomb", "b\\u006fmb\nbomb"]
+
+
 async def test_many_texts_are_asked_about_within_the_judges_bound(
     data_dir: Path, judge: ScriptedJudge
 ) -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.inference import Batch, Delta, Event, Opened
+from tollkeeper.domain.json_escapes import with_decoded_escapes
 from tollkeeper.domain.logprob_text import LogprobText
 from tollkeeper.domain.media_text import read_media
 from tollkeeper.domain.policy import Direction, Mode
@@ -132,7 +133,10 @@ class ResponseGate:
             await run_in_thread(self._organization_id.int, self._do_delayed_reads)
             self._delayed_reads.clear()
         context = self._context if isinstance(self._context, str) else await self._context()
-        return JudgedContent(self._organization_id, str(self._text), self._text.unread, context)
+        text = str(self._text)
+        if "\\u" in text:
+            text = await read_value(self._organization_id.int, with_decoded_escapes, text)
+        return JudgedContent(self._organization_id, text, self._text.unread, context)
 
     def _watch(self) -> None:
         self._checks.watch(self._policies, Direction.RESPONSE, self._content, self._evidence)

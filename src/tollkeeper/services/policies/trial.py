@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from tollkeeper.domain.calibration import CONFIDENCE, Calibration, Fitted, guarantees, measure
 from tollkeeper.domain.errors import InvalidRequest, Unavailable
+from tollkeeper.domain.json_escapes import with_decoded_escapes
 from tollkeeper.domain.policy import Direction, Rule, check_rule
 from tollkeeper.domain.transcript import section
 from tollkeeper.domain.trial import (
@@ -130,7 +131,7 @@ class PolicyTrial:
         self, question: Question, index: int, text: TrialText, direction: Direction
     ) -> tuple[int, Sample, str]:
         is_request = direction is Direction.REQUEST and not text.request
-        transcript = section("user", text.text) if is_request else text.text
+        transcript = section("user", text.text) if is_request else with_decoded_escapes(text.text)
         context = section("user", text.request) if text.request else ""
         (opinion,) = await self._judge.ask_all(transcript, [question], context=context)
         if not opinion.complete:
