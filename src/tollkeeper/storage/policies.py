@@ -154,9 +154,17 @@ async def _find_current_versions(
 async def increment_epoch(connection: Connection, organization_id: OrganizationId) -> None:
     """Increments the organization's policy epoch, so that every process reads the organization's
     policies again. The update locks the account, so that each admission sees the whole change of a
-    policy or none of it."""
+    policy or none of it.
+
+    The increment is random, because a failover to an asynchronous standby may lose a change that a
+    process has already read. If the next change had the same epoch as the lost change, this process
+    would keep the lost policies."""
     await connection.execute(
-        "UPDATE accounts SET epoch = epoch + 1 WHERE organization_id = %s", (organization_id,)
+        """
+        UPDATE accounts SET epoch = epoch + 1 + floor(random() * 4294967296)::bigint
+        WHERE organization_id = %s
+        """,
+        (organization_id,),
     )
 
 

@@ -139,3 +139,33 @@ async def test_the_directory_forgets_what_was_used_longest_ago(
             assert len((await known.current(connection, {one: epoch}))[one].active) == 2
     assert list(known._sets) == [first, third]
     assert known._cached_policies == 4
+
+
+async def test_a_failover_that_loses_a_change_leaves_no_stale_policies(
+    judged: JudgedGateway,
+) -> None:
+    """A process has read a change, then a failover to an asynchronous standby loses the change. The next
+    change must not have the epoch of the lost change, although both begin at the same epoch."""
+    tenant = await judged.with_tenant()
+    services = judged.scripted.gateway.services
+    service, database = services.policies, services.database
+    organization_id = tenant.scripted.tenant.organization_id
+    lost, kept = [await tenant.enforce(word) for word in ("x", "y")]
+    known = PolicyDirectory(5000)
+
+    async def current() -> PolicySet:
+        async with database.snapshot() as connection:
+            epoch = await policies.read_epoch(connection, organization_id)
+            return (await known.current(connection, {organization_id: epoch}))[organization_id]
+
+    before = await current()
+    await service.policy_pause(organization_id, lost.id, lost.revision)
+    assert set((await current()).active) == {kept.id}
+    async with database.transaction() as connection:
+        await policies.update(connection, lost)
+        await connection.execute(
+            "UPDATE accounts SET epoch = %s WHERE organization_id = %s",
+            (before.epoch, organization_id),
+        )
+    await service.policy_pause(organization_id, kept.id, kept.revision)
+    assert set((await current()).active) == {lost.id}

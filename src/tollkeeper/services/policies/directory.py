@@ -1,10 +1,10 @@
 """Caches the published policies of each organization in memory, together with their epoch.
 
 The epoch is a number in the organization's account. Every change of the published policies locks
-the account and increments the epoch. Admission reads the epoch under the same lock. So if the
-cached policies have the epoch that admission reads, they are the current policies. The policies are
-read from the database only if the epoch has changed. If an organization has the epoch 0, it has
-never published a policy, and nothing is read.
+the account and increments the epoch by a random number. Admission reads the epoch under the same
+lock. So if the cached policies have the epoch that admission reads, they are the current policies.
+The policies are read from the database only if the epoch has changed. If an organization has the
+epoch 0, it has never published a policy, and nothing is read.
 """
 
 from collections import OrderedDict
