@@ -188,16 +188,32 @@ def _call(index: int, id_: str | None, name: str | None, arguments: str) -> dict
             ],
             [
                 *((0, "a", "f", ""), (0, None, None, "{}")),
-                *((1, "b", "g", ""), (1, "b", None, "{"), (1, None, None, "}")),
+                *((1, "b", "g", ""), (1, None, None, "{"), (1, None, None, "}")),
             ],
+        ),
+        # Every piece repeats the id and the name, or only the name. Clients would join the names.
+        (
+            [
+                *([_call(0, "a", "f", "")], [_call(0, "a", "f", "{")], [_call(0, "a", "f", "}")]),
+                *([_call(1, None, "g", "{")], [_call(1, None, "g", "}")]),
+            ],
+            [
+                *((0, "a", "f", ""), (0, None, None, "{"), (0, None, None, "}")),
+                *((1, None, "g", "{"), (1, None, None, "}")),
+            ],
+        ),
+        # The id comes after the name.
+        (
+            [[_call(0, None, "f", "")], [_call(0, "a", None, "{")], [_call(0, "a", "f", "}")]],
+            [(0, None, "f", ""), (0, "a", None, "{"), (0, None, None, "}")],
         ),
         # Older versions of vLLM give each piece of a call another id.
         (
             [[_call(0, "a", "f", "{")], [_call(0, "b", None, '"x":')], [_call(0, "c", "f", "1}")]],
-            [(0, "a", "f", "{"), (0, "b", None, '"x":'), (0, "c", "f", "1}")],
+            [(0, "a", "f", "{"), (0, None, None, '"x":'), (0, None, None, "1}")],
         ),
     ],
-    ids=["whole", "in one chunk", "in pieces", "an id for each piece"],
+    ids=["whole", "in one chunk", "in pieces", "repeated", "a late id", "an id for each piece"],
 )
 def test_calls_with_the_same_index(
     calls: list[list[dict[str, Any]]], pieces: list[tuple[Any, ...]]

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.scripted_gateway import COST, MODEL, ScriptedGateway
 from tests.support.sdks import openai
+from tests.support.tables import each
 from tests.support.upstream import (
     DONE,
     Verb,
@@ -202,9 +203,15 @@ async def test_an_ordinary_answer_comes_back_as_a_question(
     assert found.choices[0].message.annotations[0].url_citation.title == "t"
 
 
-async def test_tools_in_a_stream(scripted: ScriptedGateway, client: openai.AsyncOpenAI) -> None:
-    pieces = [{"index": 0, **CALL, "function": {"name": "add", "arguments": ""}}]
-    pieces += [{"index": 0, "function": {"arguments": part}} for part in ('{"a"', ": 1}")]
+@each("are_repeated", [False, True])
+async def test_tools_in_a_stream(
+    scripted: ScriptedGateway, client: openai.AsyncOpenAI, are_repeated: bool
+) -> None:
+    """Some servers repeat id and name in each piece, and the SDK joins the ids and names of all pieces."""
+    first, name = ({"index": 0, **CALL}, {"name": "add"})
+    later, no_name = (first, name) if are_repeated else ({"index": 0}, {})
+    pieces: list[Any] = [{**first, "function": {**name, "arguments": ""}}]
+    pieces += [{**later, "function": {**no_name, "arguments": part}} for part in ('{"a"', ": 1}")]
     records = [sse(chunk(delta={"tool_calls": [piece]})) for piece in pieces]
     scripted.upstream.play(
         stream([*records, sse(chunk(finish="tool_calls")), sse(usage_chunk()), DONE])

@@ -41,7 +41,9 @@ _DONE = b"[DONE]"
 class _ToolCallInProgress:
     # The index of the call in the events.
     index: int
+    # The id and the name, as soon as a piece has given them.
     id: str | None
+    name: str | None
     # Whether a piece with another id certainly begins a new call, because the first piece was a whole
     # call, or a later piece had the same id or none.
     keeps_id: bool
@@ -232,7 +234,10 @@ class ChatStreamReader(StreamReader):
         """Returns the piece with the index of its tool call. Some servers give every call the index 0, so
         a piece with a name and another id begins a new call, which gets the next free index. Other servers
         give every piece of one call another id. Therefore, such a piece belongs to the same call until the
-        server has shown that all pieces of one call have the same id or none (`keeps_id`)."""
+        server has shown that all pieces of one call have the same id or none (`keeps_id`).
+
+        If later pieces repeat the id or the name, these are removed: clients join the names of all pieces,
+        and some clients also join the ids."""
         call = self._tool_calls.get((choice, piece.index))
         has_other_id = call is not None and piece.id not in (None, call.id)
         if call is None or (has_other_id and piece.name and call.keeps_id):
@@ -240,11 +245,15 @@ class ChatStreamReader(StreamReader):
             index = piece.index if piece.index not in used else max(used) + 1
             used.add(index)
             is_whole = decode_arguments(piece.arguments) is not None
-            call = _ToolCallInProgress(index, piece.id, keeps_id=is_whole)
+            call = _ToolCallInProgress(index, piece.id, piece.name, keeps_id=is_whole)
             self._tool_calls[choice, piece.index] = call
-        elif not has_other_id:
+            return replace(piece, index=index)
+        if not has_other_id:
             call.keeps_id = True
-        return replace(piece, index=call.index)
+        new_id = piece.id if call.id is None else None
+        new_name = piece.name if piece.name != call.name else None
+        call.id, call.name = call.id or piece.id, call.name or piece.name
+        return replace(piece, index=call.index, id=new_id, name=new_name)
 
     def _count_piece(self, index: int) -> None:
         self.pieces[index] += 1
