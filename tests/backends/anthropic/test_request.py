@@ -172,6 +172,12 @@ def test_tools_and_their_schemas() -> None:
     assert (body["tools"], body["tool_choice"]) == ([now], {"type": "any"})
 
 
+@each("schema", [{}, {"type": "object"}, {"description": "d"}, {"additionalProperties": False}])
+def test_a_schema_without_properties_gets_an_empty_list_of_them(schema: dict[str, Any]) -> None:
+    [tool] = sent_for(tools=[_function(parameters=schema)])["tools"]
+    assert tool["input_schema"] == {"type": "object", "properties": {}, **schema}
+
+
 def test_images_and_documents() -> None:
     note = base64.b64encode("Grüße".encode()).decode()
     content = [

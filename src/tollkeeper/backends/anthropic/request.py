@@ -202,7 +202,11 @@ def _tool_fields(prompt: Prompt, cache_marks: Marks) -> FreeObject:
 
 
 def _tool(tool: FunctionTool, cache_marks: Marks) -> FreeObject:
-    definition: FreeObject = {"name": tool.name, "input_schema": tool.parameters or _NO_PARAMETERS}
+    schema = tool.parameters or {}
+    if "properties" not in schema:
+        # Some servers of this protocol reject a schema without these fields.
+        schema = {**_NO_PARAMETERS, **schema}
+    definition: FreeObject = {"name": tool.name, "input_schema": schema}
     if tool.description is not None:
         definition["description"] = tool.description
     if tool.strict:
