@@ -7,6 +7,7 @@ import msgspec
 
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.prompt import (
+    File,
     FreeObject,
     Reasoning,
     Role,
@@ -27,6 +28,12 @@ def arguments_object(call: ToolCall) -> FreeObject:
             param=call.place,
         )
     return dict(decoded)
+
+
+def sent_filename(file: File) -> str | None:
+    """Returns the name to send with a file. If the client sends the content of a file without a name, the
+    name is `document`, because OpenAI requires a name then."""
+    return file.filename or ("document" if file.data else None)
 
 
 def custom_member(item: FreeObject) -> FreeObject | None:

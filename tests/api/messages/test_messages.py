@@ -46,6 +46,7 @@ from tollkeeper.api.messages.blocks import read_arguments
 BOTH = pytest.mark.parametrize("stream_", [False, True], ids=["whole", "streamed"])
 PNG = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
 PDF = {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}
+CHAT_PDF = {"file_data": "data:application/pdf;base64,AAAA", "filename": "document"}
 MARK = {"type": "ephemeral"}
 TOOL_USE = {"type": "tool_use", "id": "t1", "name": "look", "input": {"place": "here"}}
 RESULT = {"type": "tool_result", "tool_use_id": "t1", "content": "a lake"}
@@ -306,7 +307,7 @@ async def test_every_field_reaches_a_chat_backend(serving: ScriptedGateway) -> N
                 "role": "user",
                 "content": [
                     {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
-                    {"type": "file", "file": {"file_data": "data:application/pdf;base64,AAAA"}},
+                    {"type": "file", "file": CHAT_PDF},
                 ],
             },
         ],

@@ -110,7 +110,10 @@ async def test_documents(scripted: ScriptedGateway) -> None:
     [message] = await said(scripted, *blocks)
     assert message["content"] == [
         *(text(words) for words in ("T", "C", "words", "inner", "string")),
-        {"type": "file", "file": {"file_data": "data:application/pdf;base64,AAAA"}},
+        {
+            "type": "file",
+            "file": {"file_data": "data:application/pdf;base64,AAAA", "filename": "document"},
+        },
     ]
 
 

@@ -80,6 +80,8 @@ def test_parts() -> None:
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA", "detail": "low"}},
         {"type": "image_url", "image_url": "https://example.test/a.png"},
         {"type": "file", "file": {"file_data": "data:text/plain;base64,QQ", "filename": "a"}},
+        {"type": "file", "file": {"file_data": "data:text/plain;base64,QQ"}},
+        {"type": "file", "file": {"file_id": "f"}},
     ]
     [item] = items({"role": "user", "content": content})
     assert item["content"] == [
@@ -87,6 +89,9 @@ def test_parts() -> None:
         {"type": "input_image", "image_url": "data:image/png;base64,AA", "detail": "low"},
         {"type": "input_image", "image_url": "https://example.test/a.png", "detail": "auto"},
         {"type": "input_file", "file_data": "data:text/plain;base64,QQ", "filename": "a"},
+        # OpenAI rejects content without a name.
+        {"type": "input_file", "file_data": "data:text/plain;base64,QQ", "filename": "document"},
+        {"type": "input_file", "file_id": "f"},
     ]
 
 

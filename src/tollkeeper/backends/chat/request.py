@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from tollkeeper.backends.options import add_options
+from tollkeeper.backends.prompt_content import sent_filename
 from tollkeeper.backends.unsupported import refuse_forced_search
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import (
@@ -159,7 +160,8 @@ def _part(part: Content) -> FreeObject:
                 source["detail"] = part.detail
             return {"type": "image_url", "image_url": source}
         case File():
-            fields = {"file_data": part.data, "file_id": part.id, "filename": part.filename}
+            filename = sent_filename(part)
+            fields = {"file_data": part.data, "file_id": part.id, "filename": filename}
             file = {name: value for name, value in fields.items() if value is not None}
             return {"type": "file", "file": file}
         case Audio(url=None):

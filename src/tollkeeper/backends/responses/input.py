@@ -11,6 +11,7 @@ from typing import Any
 from tollkeeper.backends.prompt_content import (
     answered_call_id,
     custom_member,
+    sent_filename,
     unsupported_content,
 )
 from tollkeeper.backends.responses.reasoning import encrypted_fields
@@ -186,7 +187,7 @@ def _part(part: Content | ToolResult, place: str) -> FreeObject:
                 "file_data": part.data,
                 "file_id": part.id,
                 "file_url": part.url,
-                "filename": part.filename,
+                "filename": sent_filename(part),
             }
             present = {name: value for name, value in fields.items() if value}
             return {"type": "input_file", **present}
