@@ -129,7 +129,8 @@ async def test_verdicts_are_made_in_small_steps(monkeypatch: pytest.MonkeyPatch)
         checks.watch(policies, Direction.REQUEST, content, evidence)
     # The call does not wait for the verdicts, so it makes no records of them.
     assert made == 0
-    assert await _largest_step(lambda: made, checks.drain()) <= 2 * 64
+    complete = asyncio.gather(*(evidence.wait_until_complete() for evidence in evidences))
+    assert await _largest_step(lambda: made, complete) <= 2 * 64
     assert made == _MANY * _TEXTS
     for evidence in evidences:
         assert [verdict.probability_basis_points for verdict in evidence.verdicts] == [0] * _MANY
