@@ -138,6 +138,12 @@ ISOLATION_BUGS = {
         "if self._close_one({}, self._close_if_idle):",
         ("hosting/test_connection_limit.py",),
     ),
+    "requests that wait for their turn keep others out": Bug(
+        "ConnectionLimit._close_any",
+        "return self._close_one(largest, self._close_if_waiting)",
+        "return False",
+        ("hosting/test_connection_limit.py",),
+    ),
     "requests of a crowd begin all at once": Bug(
         "HttpConnection.buffer_updated",
         "if self._state.arrivals.take(self.owner):",
@@ -247,6 +253,24 @@ ISOLATION_BUGS = {
         'yield "tool_choice", list(_choice_texts(prompt.tool_choice))',
         'yield "tool_choice", []',
         MARKERS,
+    ),
+    "a word that several texts spell is not judged": Bug(
+        "transcript:_content_texts",
+        '"".join(part.text for part in adjacent if isinstance(part, Text | Refusal))',
+        '" ".join(part.text for part in adjacent if isinstance(part, Text | Refusal))',
+        ("services/policies/test_content.py",),
+    ),
+    "JSON escapes of a request are not decoded for the judge": Bug(
+        "transcript:section",
+        "with_decoded_escapes(text)",
+        "text",
+        ("services/policies/test_content.py",),
+    ),
+    "the epoch of a lost change is used again": SqlBug(
+        "policies:increment_epoch",
+        "floor(random() * 4294967296)::bigint",
+        "0",
+        ("services/policies/test_directory.py",),
     ),
     "a property hides another of the same name": Bug(
         "messages:_joined",
