@@ -4,10 +4,7 @@ import base64
 import binascii
 import random
 import re
-import time
-import tracemalloc
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from urllib.parse import quote, unquote_to_bytes
 
@@ -15,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.large_content import longest_block_s, peak_bytes
 from tests.support.tables import each
 from tollkeeper.domain import inline_content
 from tollkeeper.domain.inline_content import read_inline
@@ -218,28 +216,13 @@ def test_very_many_percent_signs_are_not_decoded(count: int, texts: tuple[str, .
 
 @each("kind", list(_LARGE_URLS))
 def test_other_threads_can_run_while_large_content_is_read(kind: str) -> None:
-    """Measures CPU time, so that other processes do not matter."""
-    longest_s = 0.0
-    with ThreadPoolExecutor(1) as thread:
-        reading = thread.submit(read_media, _LARGE_URLS[kind])
-        while not reading.done():
-            before = time.process_time()
-            time.sleep(0.0005)
-            longest_s = max(longest_s, time.process_time() - before)
-    reading.result()
-    assert longest_s < 0.1
+    assert longest_block_s(read_media, _LARGE_URLS[kind]) < 0.1
 
 
 @each("kind", list(_LARGE_URLS))
 def test_reading_content_needs_a_small_multiple_of_its_size(kind: str) -> None:
     url = _LARGE_URLS[kind]
-    tracemalloc.start()
-    try:
-        read_media(url)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 8 * len(url.encode())
+    assert peak_bytes(read_media, url) < 8 * len(url.encode())
 
 
 def test_base64_with_many_escapes_is_decoded() -> None:

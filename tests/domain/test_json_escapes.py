@@ -2,14 +2,12 @@ r"""Tests that `\uXXXX` is decoded for the judge in any text, in small steps, an
 written stays readable."""
 
 import json
-import time
-import tracemalloc
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.large_content import longest_block_s, peak_bytes
 from tests.support.tables import each
 from tollkeeper.domain import json_escapes
 from tollkeeper.domain.json_escapes import with_decoded_escapes
@@ -73,25 +71,10 @@ def test_text_is_decoded_in_slices_of_every_length(
 
 @each("kind", list(_LARGE_TEXTS))
 def test_other_threads_can_run_while_a_large_text_is_decoded(kind: str) -> None:
-    """Measures CPU time, so that other processes do not matter."""
-    longest_s = 0.0
-    with ThreadPoolExecutor(1) as thread:
-        reading = thread.submit(with_decoded_escapes, _LARGE_TEXTS[kind])
-        while not reading.done():
-            before = time.process_time()
-            time.sleep(0.0005)
-            longest_s = max(longest_s, time.process_time() - before)
-    reading.result()
-    assert longest_s < 0.1
+    assert longest_block_s(with_decoded_escapes, _LARGE_TEXTS[kind]) < 0.1
 
 
 @each("kind", ["only escapes", "escapes and letters", "halves of pairs"])
 def test_decoding_needs_a_small_multiple_of_the_size(kind: str) -> None:
     text = _LARGE_TEXTS[kind][: 1 << 19]
-    tracemalloc.start()
-    try:
-        with_decoded_escapes(text)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 8 * len(text)
+    assert peak_bytes(with_decoded_escapes, text) < 8 * len(text)

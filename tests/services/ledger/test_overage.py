@@ -106,10 +106,8 @@ async def test_a_stop_by_a_bulk_resolution_is_logged(process: Process) -> None:
     """The bulk resolution adds a settlement with overage to the account before the next admission does."""
     limits = DefaultLimits(LIMITS.requests_per_minute, LIMITS.concurrency, 5)
     one = make_process(process.database, limits)
-    tenant, bulk = (
-        await make_tenant(process.database, credit=20),
-        BulkResolution(one.database, limits),
-    )
+    tenant = await make_tenant(process.database, credit=20)
+    bulk = BulkResolution(one.database, limits)
     costly, unsettled = [await held(one, tenant, 2) for _ in range(2)]
     await one.ledger.mark_unsettled(unsettled, "nobody knows")
     await one.ledger.resolve(settlement(costly, 30))
