@@ -32,6 +32,7 @@ from tollkeeper.services.policies.drift import Drift, drift_of
 from tollkeeper.storage import alerts, drift, money_totals, unsettled
 from tollkeeper.storage.alerts import Delivery, Fill
 from tollkeeper.storage.database import Connection, Database
+from tollkeeper.storage.server_time import read_time
 from tollkeeper.storage.unsettled import UnsettledSelection
 
 # Calls that stay unsettled (their cost is unknown) for longer than this raise an alert.
@@ -52,7 +53,7 @@ _QUEUED_MAX = 10_000
 _ATTEMPTS_MAX = 12
 _RETRY_BACKOFF = Backoff(first_s=5, max_s=3600)
 # Every pause of a delivery is shorter, including the random variation of the pauses.
-_PAUSE_S_MAX = 7200.0
+_PAUSE_S_MAX = 2 * _RETRY_BACKOFF.max_s
 _MISREPORTING_MAX = 1000
 
 _log = structlog.get_logger("tollkeeper.alerts")
@@ -197,7 +198,7 @@ class Alerts:
         conditions += [_negative(*row) for row in await alerts.find_negative(connection)]
         conditions += [_stopped(*row) for row in await alerts.find_stopped(connection)]
         conditions += await alerts.find_observed(connection, _USAGE_REPORT_S)
-        unsettled_before = await unsettled.read_time_ago(connection, _UNSETTLED_S)
+        unsettled_before = await read_time(connection, seconds_ago=_UNSETTLED_S)
         totals = await unsettled.total_by_reason(connection, UnsettledSelection(unsettled_before))
         unsettled_count = sum(total.reservations for total in totals)
         if unsettled_count:

@@ -58,13 +58,6 @@ async def try_partitions_lock(connection: Connection) -> bool:
     return row is not None and bool(row[0])
 
 
-async def read_time(connection: Connection) -> int:
-    """Returns the server's time in Unix seconds."""
-    cursor = await connection.execute("SELECT extract(epoch FROM clock_timestamp())::bigint")
-    [[now]] = await cursor.fetchall()
-    return int(now)
-
-
 async def find_days(connection: Connection, table: DailyTable = ACTIVITY) -> list[date]:
     """Returns the days that have a partition, oldest first."""
     cursor = await connection.execute(_FIND_PARTITIONS, {"table": table.name})

@@ -16,6 +16,7 @@ from uuid import UUID
 from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.storage.accounts import with_balances
 from tollkeeper.storage.database import Connection
+from tollkeeper.storage.server_time import read_time
 from tollkeeper.storage.watched_connection import allow_long_statements
 
 FIRST_ID = UUID(int=0)
@@ -39,9 +40,7 @@ async def snapshot(connection: Connection) -> AsyncIterator[datetime]:
     async with connection.transaction():
         await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         await allow_long_statements(connection, minutes=5)
-        cursor = await connection.execute("SELECT clock_timestamp()")
-        [[now]] = await cursor.fetchall()
-        yield now
+        yield await read_time(connection)
 
 
 async def count_by_project(

@@ -38,15 +38,6 @@ class UnsettledKey:
 FIRST_KEY = UnsettledKey(OrganizationId(UUID(int=0)), UUID(int=0))
 
 
-async def read_time_ago(connection: Connection, seconds: float) -> datetime:
-    """Returns the server's time `seconds` ago."""
-    cursor = await connection.execute(
-        "SELECT clock_timestamp() - make_interval(secs => %s)", (seconds,)
-    )
-    [[earlier]] = await cursor.fetchall()
-    return earlier  # type: ignore[no-any-return]
-
-
 async def total_by_reason(
     connection: Connection, selection: UnsettledSelection
 ) -> list[ReasonTotal]:

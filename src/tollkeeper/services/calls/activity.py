@@ -23,6 +23,7 @@ from tollkeeper.services.ledger.months import dropped_message, find_dropped
 from tollkeeper.storage import activity, activity_partitions, rollups
 from tollkeeper.storage.activity_partitions import DAILY_TABLES
 from tollkeeper.storage.database import Connection, Database
+from tollkeeper.storage.server_time import read_time
 from tollkeeper.storage.watched_connection import allow_long_statements
 
 QUEUED_MAX = 50_000
@@ -158,7 +159,7 @@ class Activity:
         sums old latencies by day. Data counts as old only if both this process's clock and the
         database's clock show that it is old. Does nothing while another process runs the same work."""
         async with self._database.transaction() as connection:
-            now = min(self._clock(), await activity_partitions.read_time(connection))
+            now = min(self._clock(), int((await read_time(connection)).timestamp()))
             if await activity_partitions.try_partitions_lock(connection):
                 await _create_days(connection, _day_of(self._clock()))
         oldest = _day_of(now) - timedelta(days=self._retention_days)

@@ -19,6 +19,7 @@ from tollkeeper.services.audit import record_change
 from tollkeeper.services.ledger.locked_account import lock_account
 from tollkeeper.storage import ledger, resolutions, unsettled
 from tollkeeper.storage.database import Connection, Database
+from tollkeeper.storage.server_time import read_time
 from tollkeeper.storage.unsettled import FIRST_KEY, UnsettledKey, UnsettledSelection
 
 _BATCH_SIZE = 500
@@ -90,7 +91,7 @@ class BulkResolution:
         """Returns the totals of reservations that have been unsettled for more than
         `older_than_s`."""
         async with self._database.reading() as connection:
-            marked_before = await unsettled.read_time_ago(connection, older_than_s)
+            marked_before = await read_time(connection, seconds_ago=older_than_s)
             selection = UnsettledSelection(marked_before, organization_id, models)
             return Backlog(selection, tuple(await unsettled.total_by_reason(connection, selection)))
 
@@ -124,7 +125,7 @@ class BulkResolution:
 
     async def apply_rule(self, rule: UnsettledRule) -> Resolved:
         async with self._database.reading() as connection:
-            marked_before = await unsettled.read_time_ago(connection, rule.after_hours * _HOUR_S)
+            marked_before = await read_time(connection, seconds_ago=rule.after_hours * _HOUR_S)
         return await self.ledger_resolve_all(
             UnsettledSelection(marked_before), rule.action, resolved_by=rule.resolved_by
         )

@@ -1,0 +1,14 @@
+"""Reads the time of the database server, which all processes of a gateway share."""
+
+from datetime import datetime
+
+from tollkeeper.storage.round_trips import Connection
+
+
+async def read_time(connection: Connection, *, seconds_ago: float = 0) -> datetime:
+    """Returns the server's time `seconds_ago` seconds ago."""
+    cursor = await connection.execute(
+        "SELECT clock_timestamp() - make_interval(secs => %s)", (seconds_ago,)
+    )
+    [[earlier]] = await cursor.fetchall()
+    return earlier  # type: ignore[no-any-return]
