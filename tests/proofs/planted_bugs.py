@@ -271,6 +271,24 @@ BUGS = {
         "",
         ("storage/test_plans.py", "storage/test_kept_connections.py"),
     ),
+    "the ledger uses connections that the server has closed": Bug(
+        "KeptConnections.take",
+        "(connection := self._idle.pop()).is_lost()",
+        "(connection := self._idle.pop()).closed",
+        ("storage/test_kept_connections.py",),
+    ),
+    "requests use connections that the server has closed": Bug(
+        "_take",
+        "(connection := await pool.getconn()).is_lost()",
+        "(connection := await pool.getconn()).closed",
+        ("storage/test_kept_connections.py",),
+    ),
+    "a pause of the process closes its connections": Bug(
+        "WatchedConnection.start_watch",
+        "loop.call_later(half_s, self._watch_again, loop, half_s)",
+        "loop.call_later(half_s, self.hang_up)",
+        ("storage/test_kept_connections.py",),
+    ),
     "the settlement of a long call reads all calls since its start": SqlBug(
         "_RESOLVE",
         "r.organization_id = g.organization_id AND r.id = g.id",

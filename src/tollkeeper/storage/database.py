@@ -115,7 +115,6 @@ class Database:
         self._answer_within_s = statement_timeout_s + _ANSWER_SLACK_S
         self.reachability = Reachability(conninfo)
         self._fence = Fence(conninfo, seen_file)
-        self._fence.on_closed = self._discard_dead_connections
         self._pool: AsyncConnectionPool[WatchedConnection] = AsyncConnectionPool(
             connection_class=FencedConnection,
             kwargs={
@@ -188,8 +187,7 @@ class Database:
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
         try:
-            async with self.reachability.waiting():
-                connection = await self._pool.getconn()
+            connection = await _take(self._pool, self.reachability)
             try:
                 async with connection:
                     if connection.prefers_index_lookups:
@@ -198,7 +196,7 @@ class Database:
                     yield connection
                 self.reachability.answered()
             finally:
-                await _return(self._pool, connection)
+                await self._pool.putconn(connection)
         except Exception as exc:
             if (translated := self._translated(exc)) is exc:
                 raise
@@ -261,10 +259,6 @@ class Database:
         # may return numeric[]: the driver rejects elements with more than 20 characters.
         connection.adapters.register_loader("numeric", IntLoader)
         await connection.execute(self._session_settings)
-        if connection.has_hung_up:
-            # The fence has closed the connection, but the answer had already arrived. The check of
-            # all connections, which follows, does not find this one, because the pool does not have it.
-            raise pg.OperationalError("the connection was closed while the pool was opening it")
 
     def _translated(self, error: Exception) -> Exception:
         """Translates an error of the driver or the pool into one of the gateway's errors. Returns
@@ -281,8 +275,8 @@ class Database:
 
     def _discard_dead_connections(self) -> None:
         """Starts a task that checks all idle connections and discards dead ones, unless such a task is
-        running. After a server restart all connections are dead, and each of them would make another
-        request fail."""
+        running. If a server does not respond, its idle connections look usable, and each of them would
+        make another request wait for the answer until its time limit."""
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self._check_connections())
 
@@ -291,15 +285,14 @@ class Database:
         await self._pool.check()
 
 
-async def _return(
-    pool: AsyncConnectionPool[WatchedConnection], connection: WatchedConnection
-) -> None:
-    """Returns a connection to the pool, which replaces it if it is closed. The gateway may have closed
-    a connection whose last answer had already arrived: its last reader succeeded, and only its next
-    user would notice."""
-    if connection.has_hung_up:
-        await connection.close()
-    await pool.putconn(connection)
+async def _take(
+    pool: AsyncConnectionPool[WatchedConnection], reachability: Reachability
+) -> WatchedConnection:
+    """Returns a connection of the pool, which replaces connections that were lost while idle."""
+    async with reachability.waiting():
+        while (connection := await pool.getconn()).is_lost():
+            await pool.putconn(connection)
+        return connection
 
 
 class KeptConnections:
@@ -325,16 +318,17 @@ class KeptConnections:
     async def take(self) -> WatchedConnection:
         """Returns a connection for exclusive use, whose session prefers index lookups. Raises the
         errors of the pool and the driver, or `DatabaseUnreachable`."""
-        if self._idle:
-            return self._idle.pop()
-        async with self._reachability.waiting():
-            connection = await self._pool.getconn()
+        while self._idle:
+            if not (connection := self._idle.pop()).is_lost():
+                return connection
+            await self._pool.putconn(connection)
+        connection = await _take(self._pool, self._reachability)
         try:
             if not connection.prefers_index_lookups:
                 await connection.execute(PREFER_INDEX_LOOKUPS)
                 connection.prefers_index_lookups = True
         except BaseException:
-            await _return(self._pool, connection)
+            await self._pool.putconn(connection)
             raise
         connection.kept_until = asyncio.get_running_loop().time() + _KEPT_S_MAX
         return connection
@@ -344,18 +338,17 @@ class KeptConnections:
         to the pool."""
         if (
             connection.pgconn.transaction_status == _IDLE
-            and not connection.has_hung_up
             and asyncio.get_running_loop().time() < connection.kept_until
             and len(self._idle) < self._kept_max
         ):
             self._idle.append(connection)
         else:
-            await _return(self._pool, connection)
+            await self._pool.putconn(connection)
 
     async def release(self) -> None:
         """Returns all idle connections to the pool."""
         while self._idle:
-            await _return(self._pool, self._idle.pop())
+            await self._pool.putconn(self._idle.pop())
 
     async def close(self) -> None:
         """Returns all idle connections to the pool, and retains no connection from now on."""

@@ -13,7 +13,6 @@ processes that can connect only to the old server reject that server too.
 import asyncio
 import json
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -135,8 +134,6 @@ class Fence:
         self._connections: WeakSet[FencedConnection] = WeakSet()
         # From the last survey: one sentence about each old server that accepts writes.
         self.old_servers: tuple[str, ...] = ()
-        # Called after connections to an old server were closed.
-        self.on_closed: Callable[[], None] = lambda: None
 
     async def address(self) -> str:
         """Returns the address that the last survey found, or runs a survey."""
@@ -295,7 +292,6 @@ class Fence:
             self._connections.discard(connection)
         if connections:
             _log.error("connections to an old database server are closed", newest=str(self._newest))
-            self.on_closed()
 
     async def _mark(self, server: Server) -> None:
         """Writes the rank of the newest server to this server's `server_fence` row, for processes

@@ -140,7 +140,7 @@ class RoundTrips:
             if statement.name not in names:
                 await self._prepare(*statements)
         pgconn.enter_pipeline_mode()
-        watchdog = self.connection.start_watch()
+        self.connection.start_watch()
         try:
             for statement, texts in statements:
                 if statement.name:
@@ -156,7 +156,7 @@ class RoundTrips:
             await self.connection.close()
             raise
         finally:
-            watchdog.cancel()
+            self.connection.stop_watch()
         if not _SUCCESSES.issuperset(map(_status, results)):
             failed = next(result for result in results if result.status not in _SUCCESSES)
             raise pg.error_from_result(failed, encoding="utf-8")

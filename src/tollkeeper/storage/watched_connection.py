@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import math
 import os
+import select
 import socket
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,11 +48,11 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
     prefers_index_lookups: bool = False
     # The time until which the ledger may retain the connection between its transactions.
     kept_until: float = 0.0
-    has_hung_up: bool = False
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.prepared = PreparedStatements()
+        self._watch: asyncio.TimerHandle
 
     async def wait(
         self,
@@ -65,25 +66,46 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
             self.allows_long_statements = False
         if self.allows_long_statements or self.answer_within_s == math.inf:
             return await super().wait(gen, interval, timeout)
-        watchdog = self.start_watch()
+        self.start_watch()
         try:
             return await super().wait(gen, interval, timeout)
         finally:
-            watchdog.cancel()
+            self.stop_watch()
 
-    def start_watch(self) -> asyncio.TimerHandle:
-        """Starts and returns a timer that closes the connection, so that the running statement
-        fails. The caller cancels the timer when the answer arrives in time."""
-        return asyncio.get_running_loop().call_later(self.answer_within_s, self.hang_up)
+    def start_watch(self) -> None:
+        """Limits the time until `stop_watch` is called. After this time, closes the connection, so that
+        the running statement fails."""
+        # Half the time passes twice. If the process was paused, for example because its machine was
+        # suspended, it still has half the time to read the answer.
+        loop, half_s = asyncio.get_running_loop(), self.answer_within_s / 2
+        self._watch = loop.call_later(half_s, self._watch_again, loop, half_s)
+
+    def _watch_again(self, loop: asyncio.AbstractEventLoop, within_s: float) -> None:
+        self._watch = loop.call_later(within_s, self.hang_up)
+
+    def stop_watch(self) -> None:
+        self._watch.cancel()
 
     def hang_up(self) -> None:
         """Closes the connection at once, even during a statement."""
-        self.has_hung_up = True
         with (
             contextlib.suppress(OSError, psycopg.Error),
             socket.socket(fileno=os.dup(self.pgconn.socket)) as shared,
         ):
             shared.shutdown(socket.SHUT_RDWR)
+
+    def is_lost(self) -> bool:
+        """Tells whether this idle connection is closed. The server may have closed it, for example
+        because the server was restarted, or `hang_up` has closed it. Does not wait for the server: if
+        there is anything to read on an idle connection, it is usually the end of the connection."""
+        try:
+            poll = select.poll()
+            poll.register(self.pgconn.socket, select.POLLIN)
+            while poll.poll(0):
+                self.pgconn.consume_input()
+        except psycopg.OperationalError:
+            return True
+        return False
 
 
 async def allow_long_statements(
