@@ -18,6 +18,7 @@ from tollkeeper.settings import Settings
 
 pytest_plugins = [
     "tests.support.compiled_files",
+    "tests.support.disturbances",
     "tests.support.leftovers",
     "tests.support.proof",
     "tests.support.sdks",
