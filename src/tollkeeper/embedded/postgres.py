@@ -39,6 +39,9 @@ from tollkeeper.runtime.late_log import LateLogger
 
 _DATABASE = "postgres"
 _ROLE = "postgres"
+# The maximum time that a running server may take to accept a connection. If it takes longer, the command
+# tries to start the server and fails. If no server runs, a connection is refused at once.
+_ANSWER_TIMEOUT_S = 30
 # The time limit of a PostgreSQL program is the sum of both. `pg_ctl` waits `_START_TIMEOUT_S` for a start.
 _START_TIMEOUT_S = 120
 _STOP_TIMEOUT_S = 60
@@ -177,7 +180,7 @@ def _conninfo(places: _Places) -> str:
 
 def _answers(places: _Places) -> bool:
     try:
-        psycopg.connect(_conninfo(places), connect_timeout=5).close()
+        psycopg.connect(_conninfo(places), connect_timeout=_ANSWER_TIMEOUT_S).close()
     except psycopg.OperationalError:
         return False
     return True

@@ -167,6 +167,10 @@ async def test_what_could_not_be_judged_is_said(data_dir: Path, judge: ScriptedJ
         found = await trial.try_rule("Is it?", [TrialText("odd"), TrialText("even")])
         assert [sample.probability_basis_points for sample in found.samples] == [None, UNLIKELY]
         assert found.missing_reason
+        with pytest.raises(
+            InvalidRequest, match=r"there are 0\. Some texts could not be judged: T"
+        ):
+            found.fitted()
         with pytest.raises(Unavailable, match="The judge answered nothing"):
             await trial.try_rule("Is it?", [TrialText("odd")])
         with pytest.raises(InvalidRequest, match=r"ends with '\?'"):

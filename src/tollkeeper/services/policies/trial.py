@@ -51,7 +51,14 @@ class Trial:
     def fitted(self) -> Fitted:
         """Fits a calibration, which converts scores to probabilities. Raises InvalidRequest if too
         few samples have a label, or if all labels are the same."""
-        return measure(labelled(self.samples))
+        try:
+            return measure(labelled(self.samples))
+        except InvalidRequest as exc:
+            if not self.missing_reason:
+                raise
+            raise InvalidRequest(
+                f"{exc} Some texts could not be judged: {self.missing_reason}"
+            ) from exc
 
     def calibrated(self, calibration: Calibration) -> "Trial":
         """Returns the trial with probabilities in place of scores."""
