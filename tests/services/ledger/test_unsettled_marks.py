@@ -152,10 +152,12 @@ async def test_the_number_of_marks_does_not_change_the_number_of_statements(
     tenants = [await make_tenant(process.database, credit=100) for _ in range(2)]
     holds = [await held(process, tenant, 1) for tenant in tenants for _ in range(20)]
     sent = []
-    execute = psycopg.AsyncCursor.execute
+    execute, this_task = psycopg.AsyncCursor.execute, asyncio.current_task()
 
     async def noting(cursor: psycopg.AsyncCursor[Any], *args: Any, **options: Any) -> Any:
-        sent.append(args[0])
+        # Other tasks are the background work of gateways that other tests started.
+        if asyncio.current_task() is this_task:
+            sent.append(args[0])
         return await execute(cursor, *args, **options)
 
     monkeypatch.setattr(psycopg.AsyncCursor, "execute", noting)
@@ -164,7 +166,7 @@ async def test_the_number_of_marks_does_not_change_the_number_of_statements(
         Ending.DONE,
         Ending.ALREADY_ENDED,
     }
-    assert len(sent) <= 3
+    assert 1 <= len(sent) <= 3
     for tenant in tenants:
         assert await balance_of(process, tenant) == Balance(80, 0, 20, 0, 0)
 
