@@ -285,8 +285,8 @@ BUGS = {
     ),
     "a pause of the process closes its connections": Bug(
         "WatchedConnection.start_watch",
-        "loop.call_later(half_s, self._watch_again, loop, half_s)",
-        "loop.call_later(half_s, self.hang_up)",
+        "self._watch_again",
+        "self.hang_up",
         ("storage/test_kept_connections.py",),
     ),
     "the settlement of a long call reads all calls since its start": SqlBug(

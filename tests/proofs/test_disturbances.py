@@ -1,11 +1,9 @@
 """Tests that the report of a failed test shows what may have disturbed the test."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-_ROOT = Path(__file__).parents[2]
+from tests.support.nested_pytest import run_pytest, write_tests
+
 _CONFTEST = """
 import pytest
 from tests.support import disturbances
@@ -37,18 +35,8 @@ def test_fails(data_dir):
 
 
 def test_a_pause_and_the_log_of_the_database_are_shown(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text(_CONFTEST)
-    (tmp_path / "test_disturbed.py").write_text(_TESTS)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", "."],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(_ROOT)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    write_tests(tmp_path, _CONFTEST, _TESTS)
+    done = run_pytest(tmp_path)
     assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     assert done.stdout.count("LOG:  the server was restarted") == 1
     assert ": paused for " in done.stdout

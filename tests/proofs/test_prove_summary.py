@@ -1,18 +1,17 @@
 """Tests that the summary of `--prove` is correct, also if several processes run the proofs."""
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.nested_pytest import run_pytest, write_tests
 
 pytestmark = pytest.mark.slow
 
 # Matches a duration of less than 1000 seconds, for example "1.2 s".
 _TIME = re.compile(r"\b\d+\.\d s\b")
-_ROOT = Path(__file__).parents[2]
 _CONFTEST = 'pytest_plugins = ["tests.support.proof"]\n'
 _GOOD = """
 import pytest
@@ -79,24 +78,8 @@ def test_needs_a_tool(proof):
 
 
 def _run(folder: Path, tests: str, *options: str) -> subprocess.CompletedProcess[str]:
-    (folder / "conftest.py").write_text(_CONFTEST)
-    (folder / "test_it.py").write_text(tests)
-    (folder / "pytest.ini").write_text("[pytest]\n")
-    plugins = ("xdist", "pytest_timeout", "no:cacheprovider")
-    return subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", "-q", "--strict-markers"),
-            *(word for plugin in plugins for word in ("-p", plugin)),
-            *(f"--rootdir={folder}", f"--override-ini=pythonpath={_ROOT}", *options, "test_it.py"),
-        ],
-        cwd=folder,
-        # Other plugins would only slow down the start.
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    write_tests(folder, _CONFTEST, tests)
+    return run_pytest(folder, "-p", "pytest_timeout", "--strict-markers", *options)
 
 
 def _lines(done: subprocess.CompletedProcess[str]) -> list[str]:

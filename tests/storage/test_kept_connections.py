@@ -151,12 +151,20 @@ async def _backends_of_all_connections(database: Database) -> set[int]:
 async def _read_after_hanging_up(
     connection: WatchedConnection, statement: Coroutine[Any, Any, T]
 ) -> T:
-    reading = asyncio.create_task(statement)
-    while connection.pgconn.transaction_status != TransactionStatus.ACTIVE:  # noqa: ASYNC110 - no event
-        await asyncio.sleep(0)
+    reading = await _sent(connection, statement)
     select.select([connection.pgconn.socket], [], [], 20)
     connection.hang_up()
     return await reading
+
+
+async def _sent(
+    connection: psycopg.AsyncConnection[Any], statement: Coroutine[Any, Any, T]
+) -> asyncio.Task[T]:
+    """Starts the statement, and returns its task as soon as the statement is sent."""
+    reading = asyncio.create_task(statement)
+    while connection.pgconn.transaction_status != TransactionStatus.ACTIVE:  # noqa: ASYNC110 - no event
+        await asyncio.sleep(0)
+    return reading
 
 
 async def test_an_answer_that_arrived_while_the_process_was_paused_is_read(
@@ -167,9 +175,7 @@ async def test_an_answer_that_arrived_while_the_process_was_paused_is_read(
     await database.open()
     try:
         async with database.reading() as connection:
-            reading = asyncio.create_task(connection.execute("SELECT pg_sleep(0.1)"))
-            while connection.pgconn.transaction_status != TransactionStatus.ACTIVE:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+            reading = await _sent(connection, connection.execute("SELECT pg_sleep(0.1)"))
             time.sleep(1)  # noqa: ASYNC251 - pauses the whole process
             await reading
             await connection.execute(_WHO.sql)

@@ -67,7 +67,7 @@ Documents:
 
 Test runs: `proof` sets the size of a proof with and without `--prove`, `proof_summary` reports on
 all proofs at the end, `compiled_files` keeps the files that Python compiles, `disturbances` adds the
-database server's log to the report of a failed test, `tables` runs a test for each row of a table, and
-`large_content` measures functions that read large content. Files whose names end in `_fixtures`
-contain pytest fixtures.
+database server's log to the report of a failed test, `nested_pytest` runs pytest on tests that a test
+has written, `tables` runs a test for each row of a table, and `large_content` measures functions that
+read large content. Files whose names end in `_fixtures` contain pytest fixtures.
 """

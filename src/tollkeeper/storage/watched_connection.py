@@ -48,11 +48,11 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
     prefers_index_lookups: bool = False
     # The time until which the ledger may retain the connection between its transactions.
     kept_until: float = 0.0
+    _watch: asyncio.TimerHandle
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.prepared = PreparedStatements()
-        self._watch: asyncio.TimerHandle
 
     async def wait(
         self,
@@ -77,11 +77,12 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
         the running statement fails."""
         # Half the time passes twice. If the process was paused, for example because its machine was
         # suspended, it still has half the time to read the answer.
-        loop, half_s = asyncio.get_running_loop(), self.answer_within_s / 2
-        self._watch = loop.call_later(half_s, self._watch_again, loop, half_s)
+        self._watch = asyncio.get_running_loop().call_later(
+            self.answer_within_s / 2, self._watch_again
+        )
 
-    def _watch_again(self, loop: asyncio.AbstractEventLoop, within_s: float) -> None:
-        self._watch = loop.call_later(within_s, self.hang_up)
+    def _watch_again(self) -> None:
+        self._watch = asyncio.get_running_loop().call_later(self.answer_within_s / 2, self.hang_up)
 
     def stop_watch(self) -> None:
         self._watch.cancel()
