@@ -4,7 +4,7 @@ This module shares no step with `domain.admission.decide`, so that both are unli
 """
 
 from collections.abc import Sequence
-from datetime import date, timedelta
+from datetime import date
 
 from tollkeeper.domain.access import KeyId, KeyStatus
 from tollkeeper.domain.admission import (
@@ -14,18 +14,16 @@ from tollkeeper.domain.admission import (
     ProjectState,
     Refusal,
 )
-from tollkeeper.domain.caps import Cap, CapPeriod
-from tollkeeper.domain.spend import Spend
+from tollkeeper.domain.caps import CapPeriod
 
 
 def expected_refusals(
-    state: AccountState, requests: Sequence[AdmissionRequest], *, now_us: int, month: int
+    state: AccountState, requests: Sequence[AdmissionRequest], *, now_us: int
 ) -> list[Refusal | None]:
-    month = max(month, state.spend.month)
     admitted: list[AdmissionRequest] = []
     refusals: list[Refusal | None] = []
     for request in requests:
-        refusal = _refusal(state, admitted, request, now_us, month)
+        refusal = _refusal(state, admitted, request, now_us)
         refusals.append(refusal)
         if refusal is None:
             admitted.append(request)
@@ -37,7 +35,6 @@ def _refusal(
     admitted: list[AdmissionRequest],
     request: AdmissionRequest,
     now_us: int,
-    month: int,
 ) -> Refusal | None:
     project = state.projects.get(request.project_id)
     by_name = _refused_by_name(state, project, request)
@@ -50,9 +47,7 @@ def _refusal(
     if state.stopped or (bound is not None and unspent + bound < 0):
         return Refusal.OVERAGE
     here = [one for one in admitted if one.project_id == request.project_id]
-    spending_day = _spending_day(state, now_us)
     taken = sum(one.hold_picousd for one in admitted)
-    taken_here = sum(one.hold_picousd for one in here)
     left = state.available_picousd - taken
     if left < 0 or left < request.hold_picousd:
         return Refusal.CREDIT
@@ -62,13 +57,9 @@ def _refusal(
         )
         if left - request.hold_picousd - worst < -bound:
             return Refusal.OVERAGE_IN_FLIGHT
-    if _over(state.cap, state.spend, taken + request.hold_picousd, month):
-        return Refusal.ORGANIZATION_CAP
-    if _over(project.cap, project.spend, taken_here + request.hold_picousd, month):
-        return Refusal.PROJECT_CAP
-    by_period = _refused_by_period(state, admitted, request, spending_day)
-    if by_period is not None:
-        return by_period
+    by_cap = _refused_by_cap(state, admitted, request)
+    if by_cap is not None:
+        return by_cap
     if (len(here) + 1) * RATE_UNITS_PER_REQUEST > rate_level(project, now_us):
         return Refusal.RATE
     if project.live_holds + len(here) + 1 > project.concurrency:
@@ -90,20 +81,9 @@ def _refused_by_name(
     return None
 
 
-def _spending_day(state: AccountState, now_us: int) -> date | None:
-    if state.spending_day is None:
-        return None
-    return max(_date(state.spending_day), _date(now_us // 10**6 // 60 // 60 // 24))
-
-
-def _refused_by_period(
-    state: AccountState,
-    admitted: list[AdmissionRequest],
-    request: AdmissionRequest,
-    today: date | None,
+def _refused_by_cap(
+    state: AccountState, admitted: list[AdmissionRequest], request: AdmissionRequest
 ) -> Refusal | None:
-    if today is None:
-        return None
     key = _first_key(state, request)
     owners = (
         (None, Refusal.ORGANIZATION_CAP, admitted),
@@ -115,24 +95,19 @@ def _refused_by_period(
         (key, Refusal.KEY_CAP, [one for one in admitted if _first_key(state, one) == key]),
     )
     for owner, refusal, before in owners:
-        for period in ("day", "week", "month"):
-            cap = state.period_caps.get((owner, CapPeriod(period)))
+        for period in ("day", "week", "month", "total"):
+            cap = state.caps.get((owner, CapPeriod(period)))
             if cap is None:
                 continue
-            counted = sum(one.hold_picousd for one in before) + request.hold_picousd
-            if cap.number == number_of(period, today):
-                counted += cap.held_picousd + cap.settled_picousd
-            if counted > cap.amount_picousd:
+            counted = cap.held_picousd + cap.settled_picousd
+            counted += sum(one.hold_picousd for one in before)
+            if counted + request.hold_picousd > cap.amount_picousd:
                 return refusal
     return None
 
 
 def _first_key(state: AccountState, request: AdmissionRequest) -> KeyId:
     return state.first_keys.get(request.key_id, request.key_id)
-
-
-def _date(day: int) -> date:
-    return date(1970, 1, 1) + timedelta(days=day)
 
 
 def number_of(period: str, day: date) -> int:
@@ -142,19 +117,9 @@ def number_of(period: str, day: date) -> int:
     if period == "week":
         year, week, _ = day.isocalendar()
         return (date.fromisocalendar(year, week, 1) - date(1969, 12, 29)).days // 7
+    if period == "total":
+        return 0
     return day.year * 100 + day.month
-
-
-def _over(cap: Cap | None, spend: Spend, more: int, month: int) -> bool:
-    if cap is None:
-        return False
-    if cap.period == CapPeriod.TOTAL:
-        before = spend.held_picousd + spend.unsettled_picousd + spend.settled_picousd
-    elif spend.month == month:
-        before = spend.month_held_picousd + spend.month_settled_picousd
-    else:
-        before = 0
-    return before + more > cap.amount_picousd
 
 
 def rate_level(project: ProjectState, now_us: int) -> int:

@@ -5,7 +5,6 @@ from typing import Any
 from uuid import UUID
 
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from tollkeeper.domain.access import KeyId, KeyStatus, ProjectId
 from tollkeeper.domain.admission import (
@@ -14,17 +13,9 @@ from tollkeeper.domain.admission import (
     AdmissionRequest,
     ProjectState,
 )
-from tollkeeper.domain.caps import (
-    ACCOUNT_PERIODS,
-    COUNTED_PERIODS,
-    Cap,
-    CapSubject,
-    PeriodCap,
-    period_number,
-)
+from tollkeeper.domain.caps import CapCounter, CapPeriod, CapSubject, period_number
 from tollkeeper.domain.spend import Spend
 
-MONTHS = (202611, 202612, 202701)
 NOW_US = 1_800_000_000_000_000
 TODAY = NOW_US // 86_400_000_000
 PROJECTS = tuple(ProjectId(UUID(int=number)) for number in range(1, 4))
@@ -37,7 +28,6 @@ STATUSES = dict(zip(KEYS, (*KeyStatus, None), strict=True))
 amounts = st.one_of(st.integers(0, 12), st.integers(10**24, 10**24 + 3))
 # Most projects and keys have no list of allowed models.
 model_lists = st.sampled_from(((), (), (), MODELS[:2], MODELS[1:]))
-caps = st.none() | st.builds(Cap, st.integers(0, 60), st.sampled_from(ACCOUNT_PERIODS))
 
 
 @st.composite
@@ -46,9 +36,6 @@ def spends(draw: st.DrawFn) -> Spend:
         held_picousd=draw(st.integers(0, 20)),
         unsettled_picousd=draw(st.integers(0, 20)),
         settled_picousd=draw(st.integers(0, 20)),
-        month=draw(st.sampled_from(MONTHS[:2])),
-        month_held_picousd=draw(st.integers(0, 20)),
-        month_settled_picousd=draw(st.integers(0, 20)),
     )
 
 
@@ -58,7 +45,6 @@ def projects(draw: st.DrawFn) -> ProjectState:
     full = requests_per_minute * RATE_UNITS_PER_REQUEST
     return ProjectState(
         spend=draw(spends()),
-        cap=draw(caps),
         archived=draw(st.integers(0, 9)) == 0,
         live_holds=draw(st.integers(0, 4)),
         concurrency=draw(st.integers(1, 8)),
@@ -70,37 +56,29 @@ def projects(draw: st.DrawFn) -> ProjectState:
 
 
 @st.composite
-def period_caps(draw: st.DrawFn) -> dict[str, Any]:
-    """Generates period caps for half of the accounts. Their periods are never after the spending day."""
+def caps(draw: st.DrawFn) -> dict[str, Any]:
+    """Generates caps for half of the accounts."""
     if draw(st.booleans()):
         return {}
-    return random_period_caps(random.Random(draw(st.integers(0, 2**32))))
+    return random_caps(random.Random(draw(st.integers(0, 2**32))))
 
 
 @st.composite
 def accounts(draw: st.DrawFn) -> AccountState:
-    """Generates accounts. As in real accounts, a project's month is never later than the account's month."""
-    spend = draw(spends())
     drawn = draw(st.lists(projects(), min_size=1, max_size=len(PROJECTS)))
     return AccountState(
         available_picousd=draw(
             st.one_of(st.integers(-5, 60), st.integers(2 * 10**24, 3 * 10**24 + 7))
         ),
         overage_picousd=5,
-        spend=spend,
-        cap=draw(caps),
-        projects={
-            project_id: replace(
-                project, spend=replace(project.spend, month=min(project.spend.month, spend.month))
-            )
-            for project_id, project in zip(PROJECTS, drawn, strict=False)
-        },
+        spend=draw(spends()),
+        projects=dict(zip(PROJECTS, drawn, strict=False)),
         keys={key: status for key, status in STATUSES.items() if status is not None},
         overage_bound_picousd=draw(st.none() | st.integers(0, 5)),
         overage_in_flight_picousd=draw(st.just(0) | st.integers(0, 9)),
         stopped=draw(st.integers(0, 9)) == 0,
         key_models=draw(st.dictionaries(st.sampled_from(KEYS), model_lists, max_size=2)),
-        **draw(period_caps()),
+        **draw(caps()),
     )
 
 
@@ -114,7 +92,6 @@ requests = st.builds(
     model=st.sampled_from(MODELS),
 )
 batches = st.lists(requests, max_size=12)
-months = st.sampled_from(MONTHS)
 
 
 # The functions below generate similar values from a seed: fifty times faster than Hypothesis, but
@@ -122,40 +99,34 @@ months = st.sampled_from(MONTHS)
 
 
 def random_account(rng: random.Random) -> AccountState:
-    spend = _random_spend(rng, rng.choice(MONTHS[:2]))
     return AccountState(
         available_picousd=rng.choice((rng.randint(-5, 60), rng.randint(2 * 10**24, 3 * 10**24))),
         overage_picousd=5,
-        spend=spend,
-        cap=_random_cap(rng),
-        projects={
-            project_id: _random_project(rng, min(rng.choice(MONTHS[:2]), spend.month))
-            for project_id in PROJECTS[: rng.randint(1, 3)]
-        },
+        spend=_random_spend(rng),
+        projects={project_id: _random_project(rng) for project_id in PROJECTS[: rng.randint(1, 3)]},
         keys={key: status for key, status in STATUSES.items() if status is not None},
         overage_bound_picousd=rng.choice((None, None, rng.randint(0, 5))),
         overage_in_flight_picousd=rng.choice((0, rng.randint(0, 9))),
         stopped=rng.random() < 0.05,
         key_models={key: _random_models(rng) for key in KEYS if rng.random() < 0.2},
-        **(random_period_caps(rng) if rng.random() < 0.5 else {}),
+        **(random_caps(rng) if rng.random() < 0.5 else {}),
     )
 
 
-def random_period_caps(rng: random.Random) -> dict[str, Any]:
-    spending_day = TODAY + rng.choice((-40, -8, -1, 0, 0, 0, 1))
+def random_caps(rng: random.Random) -> dict[str, Any]:
     caps = {}
     owners: tuple[CapSubject, ...] = (None, *PROJECTS, *KEYS)
     for owner in owners:
-        for period in COUNTED_PERIODS:
+        for period in CapPeriod:
             if rng.random() < 0.15:
-                number = period_number(period, spending_day - rng.choice((0, 0, 0, 1, 9, 35)))
                 counts = (rng.randint(0, 20), rng.randint(0, 20))
-                caps[owner, period] = PeriodCap(rng.randint(0, 60), number, *counts)
+                number = period_number(period, TODAY)
+                caps[owner, period] = CapCounter(rng.randint(0, 60), number, *counts)
     # Some keys were created by rotations of other keys.
     first_keys = {key: rng.choice((KEYS[0], KEYS[1])) for key in KEYS[2:] if rng.random() < 0.4}
     if rng.random() < 0.3:
         first_keys[KEYS[0]] = KEYS[3]
-    return {"spending_day": spending_day, "period_caps": caps, "first_keys": first_keys}
+    return {"is_capped": True, "caps": caps, "first_keys": first_keys}
 
 
 def random_request(rng: random.Random) -> AdmissionRequest:
@@ -168,11 +139,10 @@ def random_request(rng: random.Random) -> AdmissionRequest:
     )
 
 
-def _random_project(rng: random.Random, month: int) -> ProjectState:
+def _random_project(rng: random.Random) -> ProjectState:
     requests_per_minute = rng.choice((1, 2, 3, 6000))
     return ProjectState(
-        spend=_random_spend(rng, month),
-        cap=_random_cap(rng),
+        spend=_random_spend(rng),
         archived=rng.random() < 0.1,
         live_holds=rng.randint(0, 4),
         concurrency=rng.randint(1, 8),
@@ -187,10 +157,5 @@ def _random_models(rng: random.Random) -> tuple[str, ...]:
     return rng.choice(((), (), (), MODELS[:2], MODELS[1:]))
 
 
-def _random_spend(rng: random.Random, month: int) -> Spend:
-    held, unsettled, settled, month_held, month_settled = (rng.randint(0, 20) for _ in range(5))
-    return Spend(held, unsettled, settled, month, month_held, month_settled)
-
-
-def _random_cap(rng: random.Random) -> Cap | None:
-    return None if rng.random() < 0.5 else Cap(rng.randint(0, 60), rng.choice(ACCOUNT_PERIODS))
+def _random_spend(rng: random.Random) -> Spend:
+    return Spend(rng.randint(0, 20), rng.randint(0, 20), rng.randint(0, 20))

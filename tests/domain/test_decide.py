@@ -10,13 +10,11 @@ from msgspec.structs import replace
 from tests.domain.admission_oracle import expected_refusals, rate_level
 from tests.domain.admission_strategies import (
     KEYS,
-    MONTHS,
     NOW_US,
     PROJECTS,
     STRANGE_PROJECT,
     accounts,
     batches,
-    months,
     random_account,
     random_request,
     requests,
@@ -32,7 +30,7 @@ from tollkeeper.domain.admission import (
     Refusal,
     decide,
 )
-from tollkeeper.domain.caps import Cap, CapPeriod
+from tollkeeper.domain.caps import CapCounter, CapPeriod
 from tollkeeper.domain.spend import Spend
 
 EXAMPLES = 60
@@ -45,21 +43,20 @@ def decided(
     batch: list[AdmissionRequest],
     *,
     now_us: int = NOW_US,
-    month: int = MONTHS[1],
 ) -> tuple[AccountState, list[Decision]]:
-    return decide(state, batch, now_us=now_us, month=month)
+    return decide(state, batch, now_us=now_us)
 
 
-def check_exactness(state: AccountState, batch: list[AdmissionRequest], month: int) -> None:
-    _, decisions = decided(state, batch, month=month)
-    expected = expected_refusals(state, batch, now_us=NOW_US, month=month)
+def check_exactness(state: AccountState, batch: list[AdmissionRequest]) -> None:
+    _, decisions = decided(state, batch)
+    expected = expected_refusals(state, batch, now_us=NOW_US)
     assert [found.refusal for found in decisions] == expected
 
 
 @examples
-@given(accounts(), batches, months)
-def test_is_exact(state: AccountState, batch: list[AdmissionRequest], month: int) -> None:
-    check_exactness(state, batch, month)
+@given(accounts(), batches)
+def test_is_exact(state: AccountState, batch: list[AdmissionRequest]) -> None:
+    check_exactness(state, batch)
 
 
 def test_is_exact_in_many_more_cases(proof: Proof) -> None:
@@ -68,18 +65,16 @@ def test_is_exact_in_many_more_cases(proof: Proof) -> None:
         rng = random.Random(seed)
         batch = [random_request(rng) for _ in range(rng.randrange(12))]
         try:
-            check_exactness(random_account(rng), batch, rng.choice(MONTHS))
+            check_exactness(random_account(rng), batch)
         except AssertionError as exc:
             raise AssertionError(f"seed {seed}") from exc
     proof.count("batches decided and compared with a naive oracle", many)
 
 
 @examples
-@given(accounts(), batches, months)
-def test_never_admits_too_much(
-    state: AccountState, batch: list[AdmissionRequest], month: int
-) -> None:
-    after, decisions = decided(state, batch, month=month)
+@given(accounts(), batches)
+def test_never_admits_too_much(state: AccountState, batch: list[AdmissionRequest]) -> None:
+    after, decisions = decided(state, batch)
     admitted = [one for one, found in zip(batch, decisions, strict=True) if found.refusal is None]
     total = sum(one.hold_picousd for one in admitted)
 
@@ -87,8 +82,6 @@ def test_never_admits_too_much(
     assert after.spend.held_picousd == state.spend.held_picousd + total
     if admitted:
         assert after.available_picousd >= 0
-        if state.cap is not None:
-            assert after.spend.under(state.cap).counted_picousd <= state.cap.amount_picousd
     for project_id, project in after.projects.items():
         mine = [one for one in admitted if one.project_id == project_id]
         before = state.projects[project_id]
@@ -99,96 +92,57 @@ def test_never_admits_too_much(
             assert project.live_holds <= project.concurrency
             assert not project.archived
             assert all(state.keys[one.key_id] is KeyStatus.ACTIVE for one in mine)
-            if project.cap is not None:
-                assert (
-                    project.spend.under(project.cap).counted_picousd <= project.cap.amount_picousd
-                )
 
 
 @examples
-@given(accounts(), batches, months)
+@given(accounts(), batches)
 def test_what_is_refused_leaves_no_trace(
-    state: AccountState, batch: list[AdmissionRequest], month: int
+    state: AccountState, batch: list[AdmissionRequest]
 ) -> None:
-    after, decisions = decided(state, batch, month=month)
+    after, decisions = decided(state, batch)
     only = [one for one, found in zip(batch, decisions, strict=True) if found.refusal is None]
 
-    again, admitted = decided(state, only, month=month)
+    again, admitted = decided(state, only)
 
     assert again == after
     assert all(found.refusal is None for found in admitted)
 
 
 @examples
-@given(accounts(), batches, months, st.integers(0, 12))
+@given(accounts(), batches, st.integers(0, 12))
 def test_nobody_is_judged_by_who_comes_later(
-    state: AccountState, batch: list[AdmissionRequest], month: int, cut: int
+    state: AccountState, batch: list[AdmissionRequest], cut: int
 ) -> None:
-    _, whole = decided(state, batch, month=month)
-    _, first = decided(state, batch[:cut], month=month)
+    _, whole = decided(state, batch)
+    _, first = decided(state, batch[:cut])
     assert first == whole[:cut]
 
 
 @examples
-@given(accounts(), batches, requests, months)
+@given(accounts(), batches, requests)
 def test_nobody_overtakes_an_equal(
-    state: AccountState, batch: list[AdmissionRequest], twin: AdmissionRequest, month: int
+    state: AccountState, batch: list[AdmissionRequest], twin: AdmissionRequest
 ) -> None:
     """Nothing is released within a batch, so an equal request after a refused request is also refused."""
-    _, decisions = decided(state, [twin, *batch, twin], month=month)
+    _, decisions = decided(state, [twin, *batch, twin])
     if decisions[0].refusal is not None:
         assert decisions[-1].refusal is not None
 
 
 @examples
-@given(accounts(), batches, months, st.lists(st.integers(0, 12), max_size=4))
+@given(accounts(), batches, st.lists(st.integers(0, 12), max_size=4))
 def test_a_batch_is_its_parts_at_the_same_instant(
-    state: AccountState, batch: list[AdmissionRequest], month: int, cuts: list[int]
+    state: AccountState, batch: list[AdmissionRequest], cuts: list[int]
 ) -> None:
-    whole, decisions = decided(state, batch, month=month)
+    whole, decisions = decided(state, batch)
     edges = [0, *sorted(cuts), len(batch)]
     found: list[Decision] = []
     for start, end in itertools.pairwise(edges):
-        state, part = decided(state, batch[start:end], month=month)
+        state, part = decided(state, batch[start:end])
         found += part
-    state, _ = decided(state, [], month=month)
+    state, _ = decided(state, [])
 
     assert (state, found) == (whole, decisions)
-
-
-@examples
-@given(accounts(), batches)
-def test_a_new_month_forgets_the_old_one_and_nothing_else(
-    state: AccountState, batch: list[AdmissionRequest]
-) -> None:
-    after, decisions = decided(state, batch, month=MONTHS[2])
-    total = sum(
-        one.hold_picousd
-        for one, found in zip(batch, decisions, strict=True)
-        if found.refusal is None
-    )
-    assert (after.spend.month_held_picousd, after.spend.month_settled_picousd) == (total, 0)
-    assert after.spend.settled_picousd == state.spend.settled_picousd
-    assert after.spend.unsettled_picousd == state.spend.unsettled_picousd
-
-
-@examples
-@given(accounts(), st.lists(st.tuples(batches, months), min_size=1, max_size=5))
-def test_a_month_that_comes_back_forgets_nothing(
-    state: AccountState, visits: list[tuple[list[AdmissionRequest], int]]
-) -> None:
-    """A clock can be set back, and a transaction that began before midnight can get the lock after
-    one that began later. Holds of the later month must stay counted in it."""
-    held: dict[int, int] = {}
-    for batch, month in visits:
-        state, decisions = decided(state, batch, month=month)
-        for one, found in zip(batch, decisions, strict=True):
-            if found.refusal is None:
-                held[state.spend.month] = held.get(state.spend.month, 0) + one.hold_picousd
-        assert state.spend.month >= month
-        assert state.spend.month_held_picousd >= held.get(state.spend.month, 0)
-        for project in state.projects.values():
-            assert project.spend.month == state.spend.month
 
 
 @examples
@@ -240,7 +194,7 @@ def test_huge_amounts_are_exact() -> None:
 
 
 def test_the_arithmetic_is_told() -> None:
-    spend = Spend(held_picousd=7, unsettled_picousd=2, settled_picousd=30, month=MONTHS[1])
+    spend = Spend(held_picousd=7, unsettled_picousd=2, settled_picousd=30)
     state = replace(rich_account(), available_picousd=4, spend=spend)
     _, [refused] = decided(state, [request(10)])
     assert refused == Decision(
@@ -257,9 +211,11 @@ def test_the_arithmetic_is_told() -> None:
 
 
 def test_an_unsettled_hold_is_not_waited_for_under_a_cap() -> None:
-    spend = Spend(unsettled_picousd=8, month=MONTHS[1], month_held_picousd=8)
     for period in CapPeriod:
-        state = replace(rich_account(), spend=spend, cap=Cap(10, period))
+        cap = CapCounter(10, 0, held_picousd=8)
+        state = replace(
+            rich_account(), spend=Spend(unsettled_picousd=8), caps={(None, period): cap}
+        )
         _, [refused] = decided(state, [request(5)])
         assert refused.refusal is Refusal.ORGANIZATION_CAP
         assert (refused.held_picousd, refused.retry_after_s) == (8, None)
@@ -281,10 +237,9 @@ def request(hold: int = 1) -> AdmissionRequest:
 
 def rich_account(*, requests_per_minute: int = 6000, rate_units: int | None = None) -> AccountState:
     full = requests_per_minute * RATE_UNITS_PER_REQUEST
-    spend = Spend(month=MONTHS[1])
+    spend = Spend()
     project = ProjectState(
         spend=spend,
-        cap=None,
         archived=False,
         live_holds=0,
         concurrency=1000,
@@ -296,7 +251,6 @@ def rich_account(*, requests_per_minute: int = 6000, rate_units: int | None = No
         available_picousd=10**30,
         overage_picousd=0,
         spend=spend,
-        cap=None,
         projects={PROJECTS[0]: project},
         keys={KEYS[0]: KeyStatus.ACTIVE},
     )

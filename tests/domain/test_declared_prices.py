@@ -11,6 +11,7 @@ from tests.support.tables import each
 from tollkeeper.domain.declared_prices import (
     DeclaredPrices,
     DeclaredTier,
+    decimal_price,
     pricing_with_variants,
 )
 from tollkeeper.domain.errors import InvalidRequest
@@ -283,3 +284,36 @@ def test_the_hold_is_never_less_than_the_cost(
     cost = cost_of(pricing, usage, together.images)
     assert 0 <= sum(cost.values()) <= hold_picousd(pricing, together)
     assert all(type(amount) is int for amount in cost.values())
+
+
+@each(
+    ("name", "declared", "per_token"),
+    [
+        ("prompt", "2.5/M", "0.0000025"),
+        ("completion", "10/M", "0.00001"),
+        ("input_cache_read", "0.25/M", "0.00000025"),
+        ("input_cache_write_1h", "0.000001/M", "0.000000000001"),
+        ("prompt", "0/M", "0"),
+        ("request", "0.01", "0.01"),
+        ("prompt", "2.50", "2.50"),
+    ],
+)
+def test_a_price_for_a_million_tokens(name: str, declared: str, per_token: str) -> None:
+    assert decimal_price(name, declared) == per_token
+
+
+@each(
+    ("name", "declared"),
+    [
+        ("request", "2.5/M"),
+        ("web_search", "10/M"),
+        ("prompt", "0.0000001/M"),
+        ("prompt", "/M"),
+        ("prompt", "2.5 /M"),
+        ("prompt", "2,5/M"),
+        ("prompt", "2.5/M/M"),
+    ],
+)
+def test_what_cannot_be_a_price_for_a_million_tokens(name: str, declared: str) -> None:
+    with pytest.raises(InvalidRequest):
+        decimal_price(name, declared)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.domain.admission_strategies import KEYS, MONTHS, PROJECTS
+from tests.domain.admission_strategies import KEYS, PROJECTS
 from tollkeeper.domain.access import KeyStatus, ProjectId
 from tollkeeper.domain.admission import AccountState, ProjectState
 from tollkeeper.domain.spend import Fold, FoldKind, Spend
@@ -18,20 +18,18 @@ examples = settings(max_examples=50, derandomize=True, database=None)
 
 @st.composite
 def ended_reservations(draw: st.DrawFn) -> tuple[AccountState, list[Fold]]:
-    """Generates an account with holds of several months, and the folds of the holds that ended."""
+    """Generates an account with holds, and the folds of those that ended."""
     folds: list[Fold] = []
     holds = []
     for _ in range(draw(st.integers(1, 8))):
         project_id = draw(st.sampled_from(PROJECTS))
-        month = draw(st.sampled_from(MONTHS))
         hold = draw(st.integers(0, 9) | st.integers(10**24, 10**24 + 9))
         cost = draw(st.integers(0, 12) | st.just(hold))
-        holds.append((project_id, month, hold))
+        holds.append((project_id, hold))
         resolved = Fold(
             project_id=project_id,
             kind=FoldKind.RESOLVED,
             was_unsettled=False,
-            month=month,
             count=1,
             hold_picousd=hold,
             settled_picousd=min(hold, cost),
@@ -48,14 +46,12 @@ def ended_reservations(draw: st.DrawFn) -> tuple[AccountState, list[Fold]]:
     return account_with(holds), folds
 
 
-def account_with(holds: Sequence[tuple[ProjectId, int, int]]) -> AccountState:
-    """Returns the account after admission. Its month is that of the newest hold, and so is each project's."""
+def account_with(holds: Sequence[tuple[ProjectId, int]]) -> AccountState:
     projects = {}
     for project_id in PROJECTS:
-        mine = [(month, hold) for owner, month, hold in holds if owner == project_id]
+        mine = [hold for owner, hold in holds if owner == project_id]
         projects[project_id] = ProjectState(
-            spend=spend_of(mine, max([month for month, _ in mine], default=0)),
-            cap=None,
+            spend=Spend(held_picousd=sum(mine)),
             archived=False,
             live_holds=len(mine),
             concurrency=1,
@@ -63,22 +59,12 @@ def account_with(holds: Sequence[tuple[ProjectId, int, int]]) -> AccountState:
             rate_units=0,
             rate_at_us=0,
         )
-    everything = [(month, hold) for _, month, hold in holds]
     return AccountState(
         available_picousd=0,
         overage_picousd=0,
-        spend=spend_of(everything, max(month for month, _ in everything)),
-        cap=None,
+        spend=Spend(held_picousd=sum(hold for _, hold in holds)),
         projects=projects,
         keys={KEYS[0]: KeyStatus.ACTIVE},
-    )
-
-
-def spend_of(holds: list[tuple[int, int]], newest: int) -> Spend:
-    return Spend(
-        held_picousd=sum(hold for _, hold in holds),
-        month=newest,
-        month_held_picousd=sum(hold for month, hold in holds if month == newest),
     )
 
 
@@ -125,8 +111,6 @@ def test_nothing_falls_below_zero(world: tuple[AccountState, list[Fold]]) -> Non
     for spend in (after.spend, *(project.spend for project in after.projects.values())):
         assert spend.held_picousd >= 0
         assert spend.unsettled_picousd >= 0
-        assert spend.month_held_picousd >= 0
-        assert spend.month_held_picousd <= spend.held_picousd + spend.unsettled_picousd
 
 
 @examples
@@ -136,7 +120,7 @@ def test_a_group_is_the_sum_of_its_members(world: tuple[AccountState, list[Fold]
     state, folds = world
     groups: dict[tuple[object, ...], Fold] = {}
     for fold in folds:
-        name = (fold.project_id, fold.kind, fold.was_unsettled, fold.month)
+        name = (fold.project_id, fold.kind, fold.was_unsettled)
         before = groups.get(name)
         if before is not None:
             fold = replace(  # noqa: PLW2901 - grows as the group does
@@ -148,23 +132,3 @@ def test_a_group_is_the_sum_of_its_members(world: tuple[AccountState, list[Fold]
             )
         groups[name] = fold
     assert folded(state, list(groups.values())) == folded(state, folds)
-
-
-def test_a_hold_that_was_put_back_brings_its_month_along() -> None:
-    """After a crash of the database, a fold can be the first fold or hold of its month for the account."""
-    state = account_with([(PROJECTS[0], MONTHS[0], 5)])
-    restored = Fold(
-        project_id=PROJECTS[0],
-        kind=FoldKind.RESOLVED,
-        was_unsettled=False,
-        month=MONTHS[1],
-        count=1,
-        hold_picousd=0,
-        settled_picousd=0,
-        overage_picousd=7,
-    )
-    after = state.folded(restored)
-    assert after.spend == Spend(
-        held_picousd=5, settled_picousd=7, month=MONTHS[1], month_settled_picousd=7
-    )
-    assert (after.available_picousd, after.overage_picousd) == (-7, 7)

@@ -79,7 +79,8 @@ def test_a_service_tier_that_is_named_after_the_counts_changes_nothing_else() ->
     )
     meter = Meter(make_call(streamed=True), 10)
     meter.count([UsageReport(counts), UsageReport(ReportedUsage(service_tier="flex"))])
-    charge = meter.charge(broke_off=True)
+    meter.broke_off = True
+    charge = meter.charge()
     assert (charge.completion_tokens, charge.service_tier) == (13, "flex")
     assert charge.estimated
 

@@ -20,11 +20,9 @@ ACCOUNT = AccountState(
     available_picousd=100,
     overage_picousd=0,
     spend=Spend(),
-    cap=None,
     projects={
         PROJECT: ProjectState(
             spend=Spend(),
-            cap=None,
             archived=False,
             live_holds=0,
             concurrency=10,
@@ -40,7 +38,7 @@ ACCOUNT = AccountState(
 
 def refusal_of(state: AccountState, hold: int = 0) -> tuple[AccountState, Refusal | None]:
     request = AdmissionRequest(PROJECT, KEY, hold)
-    after, [decision] = decide(state, [request], now_us=NOW_US, month=0)
+    after, [decision] = decide(state, [request], now_us=NOW_US)
     return after, decision.refusal
 
 
@@ -82,7 +80,7 @@ def test_without_a_bound_only_credit_decides() -> None:
 def test_a_stop_is_seen_without_any_request() -> None:
     """A grant decides on no request, but updates the account first."""
     state = replace(ACCOUNT, available_picousd=-8, overage_picousd=8)
-    after, _ = decide(state, [], now_us=NOW_US, month=0)
+    after, _ = decide(state, [], now_us=NOW_US)
     assert after.stopped
 
 
@@ -96,7 +94,7 @@ def risky(hold: int, overage_max: int) -> AdmissionRequest:
 
 
 def refusals_of(state: AccountState, *requests: AdmissionRequest) -> list[Refusal | None]:
-    _, decisions = decide(state, requests, now_us=NOW_US, month=0)
+    _, decisions = decide(state, requests, now_us=NOW_US)
     return [decision.refusal for decision in decisions]
 
 
@@ -126,7 +124,7 @@ def test_a_refusal_tells_whether_running_calls_are_the_reason(
     overage_max: int, retry_after_s: int | None
 ) -> None:
     running = replace(ACCOUNT, spend=Spend(held_picousd=5), overage_in_flight_picousd=60)
-    _, [decision] = decide(running, [risky(10, overage_max)], now_us=NOW_US, month=0)
+    _, [decision] = decide(running, [risky(10, overage_max)], now_us=NOW_US)
     assert decision.refusal is Refusal.OVERAGE_IN_FLIGHT
     assert decision.retry_after_s == retry_after_s
     # The call needs more than the available amount plus the bound.
@@ -147,7 +145,7 @@ def test_a_call_that_ended_is_not_in_flight(kind: FoldKind, was_unsettled: bool)
         spend=Spend(held_picousd=5, unsettled_picousd=5),
         overage_in_flight_picousd=60,
     )
-    fold = Fold(PROJECT, kind, was_unsettled, 0, 1, 5, 5, 9, overage_max_picousd=20)
+    fold = Fold(PROJECT, kind, was_unsettled, 1, 5, 5, 9, overage_max_picousd=20)
     # A call that was unsettled before is no longer in flight.
     left = 60 if was_unsettled else 40
     assert running.folded(fold).overage_in_flight_picousd == left

@@ -78,9 +78,14 @@ def test_edit_leaves_state_and_snapshot() -> None:
 
 
 def test_edit_of_name_and_description_only() -> None:
-    found = edited(_PUBLISHED, now=200, name="new", description="d", changes={})
-    assert (found.name, found.description, found.draft) == ("new", "d", _PUBLISHED.draft)
-    assert not found.has_unpublished_changes
+    found = edited(_PUBLISHED, now=200, name=None, description="d", changes={})
+    assert (found.description, found.has_unpublished_changes) == ("d", False)
+    found = edited(_PUBLISHED, now=200, name="new", description=None, changes={})
+    assert (found.name, found.draft, found.published) == (
+        *("new", _PUBLISHED.draft),
+        _PUBLISHED.published,
+    )
+    assert found.has_unpublished_changes
 
 
 def test_pause_and_resume() -> None:

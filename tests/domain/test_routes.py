@@ -1,4 +1,5 @@
-"""Tests the prices of a model with several backends: the hold is never below the cost at any backend."""
+"""Tests the prices of a model: the hold is never below the cost at any backend, and when a call may cost
+more than its hold."""
 
 from dataclasses import replace
 
@@ -6,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.backend_calls import MODEL
-from tollkeeper.domain.catalog import Model, Route
+from tests.support.tables import each
+from tollkeeper.domain.catalog import Model, Route, TokenBounds
 from tollkeeper.domain.declared_prices import pricing_from_declared
 from tollkeeper.domain.pricing import Bounds, Pricing, cost_of, hold_picousd
 from tollkeeper.domain.routes import PricesInForce, prices_by_backend, shown_prices
@@ -60,3 +62,48 @@ def test_a_model_with_one_backend_has_its_own_prices() -> None:
     assert shown_prices(MODEL, 0) == MODEL.pricing.declared
     assert prices_by_backend(MODEL, 0) == {}
     assert MODEL.backends == (MODEL.backend,)
+
+
+_SEARCHING = pricing_from_declared({"prompt": "2", "completion": "3", "web_search": "5"}, param="")
+_USD = 10**12
+_PLAIN = Bounds(9, 1, 7)
+_SEARCHES = Bounds(9, 2, 7, web_searches=20, prompts=2)
+
+
+@each(
+    ("token_bounds", "bounds", "more_usd"),
+    [
+        # A backend that respects its limits costs at most the hold, whatever its context is.
+        (TokenBounds(), _PLAIN, 0),
+        (TokenBounds(), Bounds(9, 16, 7, prompts=16), 0),
+        (TokenBounds(limits_searches=True), _SEARCHES, 0),
+        # Nobody limits the searches: 40 for each prompt, and their results.
+        (TokenBounds(), _SEARCHES, 5 * 60 + 2 * (2 * 1000 - 9)),
+        (TokenBounds(web_search=0), _SEARCHES, 5 * 60),
+        (TokenBounds(web_search=3), _SEARCHES, 5 * 60 + 2 * 60 * 3),
+        (TokenBounds(web_search=900), _SEARCHES, 5 * 60 + 2 * (2 * 1000 - 9)),
+        (TokenBounds(), Bounds(9, 2, 7, web_searches=90, prompts=2), 2 * (2 * 1000 - 9)),
+        # A model that is declared to do more than it is asked to.
+        (TokenBounds(unbounded=True), _PLAIN, 5 * 40 + 2 * (1000 - 9) + 3 * (50 - 7)),
+        (
+            TokenBounds(unbounded=True, limits_searches=True, web_search=0),
+            _SEARCHES,
+            5 * 60 + 2 * (2 * 1000 - 9) + 3 * 2 * (50 - 7),
+        ),
+        # Bounds beyond the model's own limits stay.
+        (TokenBounds(unbounded=True), Bounds(5000, 1, 70), 5 * 40),
+    ],
+)
+def test_a_call_may_exceed_its_hold_only_for_a_reason(
+    token_bounds: TokenBounds, bounds: Bounds, more_usd: int
+) -> None:
+    model = replace(
+        MODEL,
+        pricing=_SEARCHING,
+        token_bounds=token_bounds,
+        context_length=1000,
+        max_output_length=50,
+    )
+    prices = PricesInForce(model, 0)
+    _, hold = prices.hold(bounds)
+    assert prices.overage_max(bounds, hold) == more_usd * _USD

@@ -1,14 +1,14 @@
 """A model of the ledger as a plain list of reservations. The real ledger must agree after every step."""
 
 from dataclasses import dataclass, field
-from datetime import date, timedelta
+from datetime import date
 from enum import StrEnum
 from uuid import UUID
 
 from tests.domain.admission_oracle import number_of
 from tests.support.ledger import Balance, LedgerTenant
 from tollkeeper.domain.admission import Refusal
-from tollkeeper.domain.caps import Cap, CapPeriod
+from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.ledger import Hold
 
 
@@ -21,9 +21,7 @@ class Phase(StrEnum):
 @dataclass
 class Reserved:
     hold: Hold
-    month: int
-    # The UTC day to whose caps the hold counts, in days since 1970.
-    day: int
+    day: date
     phase: Phase = Phase.HELD
     cost: int = 0
 
@@ -43,20 +41,15 @@ class Reserved:
 @dataclass
 class Model:
     granted: int = 0
-    month: int = 0
     reserved: dict[UUID, Reserved] = field(default_factory=dict)
-    cap: Cap | None = None
-    project_caps: dict[UUID, Cap] = field(default_factory=dict)
     concurrency: dict[UUID, int] = field(default_factory=dict)
     overage_bound: int = 0
     dead_keys: set[UUID] = field(default_factory=set)
     archived: set[UUID] = field(default_factory=set)
     # The date of the database's clock.
     today: date = date(2028, 2, 20)
-    # The latest day that the account has seen; None while the account has no period caps.
-    spending_day: int | None = None
-    # The period caps by project or first key (None is the organization), and by period.
-    period_caps: dict[tuple[UUID | None, CapPeriod], int] = field(default_factory=dict)
+    # The caps by project or first key (None is the organization), and by period.
+    caps: dict[tuple[UUID | None, CapPeriod], int] = field(default_factory=dict)
     # The first key of each key that a rotation created. They share the caps of the first key.
     first_keys: dict[UUID, UUID] = field(default_factory=dict)
 
@@ -98,51 +91,24 @@ class Model:
         if self.worst_balance - amount - overage_max < -self.overage_bound:
             return Refusal.OVERAGE_IN_FLIGHT
         mine = self.of_project(tenant.project_id)
-        if self._over(self.cap, list(self.reserved.values()), amount):
-            return Refusal.ORGANIZATION_CAP
-        if self._over(self.project_caps.get(tenant.project_id), mine, amount):
-            return Refusal.PROJECT_CAP
-        by_period = self._over_period(tenant, amount)
-        if by_period is not None:
-            return by_period
+        by_cap = self._over_cap(tenant, amount)
+        if by_cap is not None:
+            return by_cap
         live = sum(one.phase is Phase.HELD for one in mine)
         if live >= self.concurrency.get(tenant.project_id, 10**6):
             return Refusal.CONCURRENCY
         return None
 
-    @property
-    def day_of_holds(self) -> int:
-        """The spending day of a hold that is made now."""
-        return max(number_of("day", self.today), self.spending_day or 0)
-
     def reserve(self, hold: Hold) -> None:
-        self._see_today()
-        self.reserved[hold.id] = Reserved(hold, self.month, self.day_of_holds)
+        self.reserved[hold.id] = Reserved(hold, self.today)
 
-    def _see_today(self) -> None:
-        """Moves the account to the current day, as each transaction that locks the account does."""
-        if self.spending_day is not None:
-            self.spending_day = self.day_of_holds
-
-    def set_period_cap(self, owner: UUID | None, period: CapPeriod, amount: int) -> None:
-        if self.spending_day is None:
-            days = [one.day for one in self.reserved.values()]
-            self.spending_day = max([number_of("day", self.today), *days])
-        self._see_today()
-        self.period_caps[owner, period] = amount
-
-    def clear_period_caps(self, owner: UUID | None) -> None:
-        self._see_today()
-        for of in [of for of in self.period_caps if of[0] == owner]:
-            del self.period_caps[of]
-        if not self.period_caps:
-            self.spending_day = None
+    def clear_caps(self, owner: UUID | None) -> None:
+        self.caps = {of: amount for of, amount in self.caps.items() if of[0] != owner}
 
     def first_key(self, key_id: UUID) -> UUID:
         return self.first_keys.get(key_id, key_id)
 
-    def _over_period(self, tenant: LedgerTenant, amount: int) -> Refusal | None:
-        self._see_today()
+    def _over_cap(self, tenant: LedgerTenant, amount: int) -> Refusal | None:
         key = self.first_key(tenant.key_id)
         owners = (
             (None, Refusal.ORGANIZATION_CAP),
@@ -150,32 +116,18 @@ class Model:
             (key, Refusal.KEY_CAP),
         )
         for owner, refusal in owners:
-            for period in (CapPeriod.DAY, CapPeriod.WEEK, CapPeriod.MONTH):
-                cap = self.period_caps.get((owner, period))
+            for period in CapPeriod:
+                cap = self.caps.get((owner, period))
                 if cap is not None and self.counted(owner, period) + amount > cap:
                     return refusal
         return None
 
     def counted(self, owner: UUID | None, period: CapPeriod) -> int:
         """Returns the amount that the owner has held and spent in the current period."""
-        number = number_of(period, _date(self.day_of_holds))
+        number = number_of(period, self.today)
         return sum(
             one.blocked + one.cost
             for one in self.reserved.values()
             if owner in (None, one.hold.project_id, self.first_key(one.hold.key_id))
-            and number_of(period, _date(one.day)) == number
+            and number_of(period, one.day) == number
         )
-
-    def _over(self, cap: Cap | None, reserved: list[Reserved], amount: int) -> bool:
-        if cap is None:
-            return False
-        counted = sum(
-            one.blocked + one.cost
-            for one in reserved
-            if cap.period is CapPeriod.TOTAL or one.month == self.month
-        )
-        return counted + amount > cap.amount_picousd
-
-
-def _date(day: int) -> date:
-    return date(1970, 1, 1) + timedelta(days=day)

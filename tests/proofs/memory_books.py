@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
+from typing import TypeAlias
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -10,44 +11,66 @@ from msgspec.structs import replace
 from tests.domain.admission_oracle import number_of
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.admission import AccountState, decide
-from tollkeeper.domain.caps import ResolvedHold, day_at
+from tollkeeper.domain.caps import (
+    DAY_S,
+    CapCounter,
+    CapKey,
+    CapPeriod,
+    CapSubject,
+    caps_of,
+    period_number,
+)
+from tollkeeper.domain.excess import Excess
 from tollkeeper.domain.ledger import Hold, LockedAccounts, Resolution
 from tollkeeper.domain.spend import Fold, FoldKind, Spend
+
+Counter: TypeAlias = tuple[OrganizationId, CapSubject, CapPeriod, int]
+
+
+def utc_day(now_us: int) -> int:
+    return now_us // (DAY_S * 10**6)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     hold: Hold
     process_id: UUID
-    month: int
-    # The UTC day to whose caps the hold counts, in days since 1970.
-    day: int = 0
+    # The UTC day of the admission, in days since 1970.
+    day: int
 
 
 @dataclass
 class Books:
     granted: dict[OrganizationId, int]
     accounts: dict[OrganizationId, AccountState]
+    # The amounts of the caps, and what counts for them: held and settled, by number of the period.
+    caps: dict[OrganizationId, dict[CapKey, int]] = field(default_factory=dict)
+    counters: dict[Counter, tuple[int, int]] = field(default_factory=dict)
     reservations: dict[UUID, Row] = field(default_factory=dict)
     marks: set[UUID] = field(default_factory=set)
     resolutions: dict[UUID, Resolution] = field(default_factory=dict)
     unfolded: set[tuple[UUID, FoldKind]] = field(default_factory=set)
     # Organizations that a transaction has found below their overage bound. They stay stopped.
     debtors: set[OrganizationId] = field(default_factory=set)
+    # Calls that cost more than their holds.
+    excesses: list[Excess] = field(default_factory=list)
 
     def copy(self) -> "Books":
         return Books(
             self.granted.copy(),
             self.accounts.copy(),
+            self.caps,
+            self.counters.copy(),
             self.reservations.copy(),
             self.marks.copy(),
             self.resolutions.copy(),
             self.unfolded.copy(),
             self.debtors.copy(),
+            self.excesses.copy(),
         )
 
     def lock(
-        self, organizations: Iterable[OrganizationId], now_us: int, month: int
+        self, organizations: Iterable[OrganizationId], now_us: int
     ) -> tuple[LockedAccounts, set[tuple[UUID, FoldKind]]]:
         """Returns the accounts with all folds applied, and the entries of `unfolded` that were folded."""
         wanted = set(organizations)
@@ -61,11 +84,16 @@ class Books:
         }
         for one in sorted(taken):
             organization_id = self.reservations[one[0]].hold.organization_id
-            state = states[organization_id].folded(self._fold(one))
-            if state.spending_day is not None and one[1] is FoldKind.RESOLVED:
-                state = state.with_resolved(self._ended(one[0], state))
-            states[organization_id] = state
-        return LockedAccounts(states, dict.fromkeys(states, 0), now_us, month), taken
+            states[organization_id] = states[organization_id].folded(self._fold(one))
+        counters = self._folded(taken)
+        for organization_id, state in states.items():
+            caps = {}
+            for (subject, period), amount in self.caps.get(organization_id, {}).items():
+                number = period_number(period, utc_day(now_us))
+                sums = counters.get((organization_id, subject, period, number), (0, 0))
+                caps[subject, period] = CapCounter(amount, number, *sums)
+            states[organization_id] = replace(state, caps=caps)
+        return LockedAccounts(states, dict.fromkeys(states, 0), now_us), taken
 
     def note_debtors(self, organizations: Iterable[OrganizationId]) -> None:
         """Adds organizations below their overage bound to `debtors`. Called by a transaction that has
@@ -85,8 +113,9 @@ class Books:
     def grant(self, organization_id: OrganizationId, amount: int) -> None:
         """Adds credit, as the operator's command does. First applies all pending folds of the account."""
         self.note_debtors([organization_id])
-        locked, taken = self.lock([organization_id], 0, 0)
-        state, _ = decide(locked.states[organization_id], (), now_us=0, month=0)
+        locked, taken = self.lock([organization_id], 0)
+        state, _ = decide(locked.states[organization_id], (), now_us=0)
+        self.counters = self._folded(taken)
         self.unfolded -= taken
         self.granted[organization_id] += amount
         available = state.available_picousd + amount
@@ -103,7 +132,6 @@ class Books:
             project_id=row.hold.project_id,
             kind=kind,
             was_unsettled=kind is FoldKind.RESOLVED and reservation_id in self.marks,
-            month=row.month,
             count=1,
             hold_picousd=amount,
             settled_picousd=min(amount, cost),
@@ -111,15 +139,22 @@ class Books:
             overage_max_picousd=row.hold.overage_max_picousd,
         )
 
-    def _ended(self, reservation_id: UUID, state: AccountState) -> ResolvedHold:
-        row = self.reservations[reservation_id]
-        return ResolvedHold(
-            project_id=row.hold.project_id,
-            first_key_id=state.first_keys.get(row.hold.key_id, row.hold.key_id),
-            spending_day=row.day,
-            hold_picousd=row.hold.hold_picousd,
-            spent_picousd=cost_of(self.resolutions[reservation_id]),
-        )
+    def _folded(self, taken: set[tuple[UUID, FoldKind]]) -> dict[Counter, tuple[int, int]]:
+        """Returns the counters of the caps after these resolutions are counted."""
+        counters = self.counters.copy()
+        for reservation_id, kind in taken:
+            row = self.reservations[reservation_id]
+            organization_id = row.hold.organization_id
+            if kind is not FoldKind.RESOLVED:
+                continue
+            first_key = self._first_key(self.accounts[organization_id], row)
+            caps = self.caps.get(organization_id, {})
+            for subject, period in caps_of(caps, row.hold.project_id, first_key):
+                counter = (organization_id, subject, period, period_number(period, row.day))
+                held, settled = counters.get(counter, (0, 0))
+                cost = cost_of(self.resolutions[reservation_id])
+                counters[counter] = (held - row.hold.hold_picousd, settled + cost)
+        return counters
 
     def write_holds(
         self,
@@ -130,12 +165,16 @@ class Books:
     ) -> None:
         for organization_id, state in locked.states.items():
             self.accounts[organization_id] = state
+        self.counters = self._folded(taken)
+        for organization_id, state in locked.states.items():
+            for (subject, period), cap in state.caps.items():
+                counter = (organization_id, subject, period, cap.number)
+                held, settled = self.counters.get(counter, (0, 0))
+                self.counters[counter] = (held + cap.added_picousd, settled)
         self.unfolded -= taken
         for hold in admitted:
             assert hold.id not in self.reservations, "the primary key"
-            state = locked.states[hold.organization_id]
-            day = day_at(locked.now_us) if state.spending_day is None else state.spending_day
-            self.reservations[hold.id] = Row(hold, process_id, state.spend.month, day)
+            self.reservations[hold.id] = Row(hold, process_id, utc_day(locked.now_us))
             self._check_limits(hold)
 
     def resolve(self, resolution: Resolution) -> None:
@@ -163,12 +202,7 @@ class Books:
         self.accounts[row.hold.organization_id] = replace(
             state, projects={**state.projects, row.hold.project_id: counted}
         )
-        self.reservations[row.hold.id] = Row(
-            row.hold,
-            row.process_id,
-            max(row.month, state.spend.month),
-            max(row.day, state.spending_day or 0),
-        )
+        self.reservations[row.hold.id] = row
         return True
 
     # The methods below are checks.
@@ -180,31 +214,29 @@ class Books:
         assert state.available_picousd >= 0
         assert hold.organization_id not in self.debtors, "an organization in debt is stopped"
         assert project.live_holds <= project.concurrency
-        for cap, spend in ((state.cap, state.spend), (project.cap, project.spend)):
-            assert cap is None or spend.under(cap).counted_picousd <= cap.amount_picousd
         first_key = state.first_keys.get(hold.key_id, hold.key_id)
-        for (owner, _), period_cap in state.period_caps.items():
-            if owner in (None, hold.project_id, first_key):
-                assert period_cap.counted_picousd <= period_cap.amount_picousd
+        for subject, period in caps_of(state.caps, hold.project_id, first_key):
+            assert state.caps[subject, period].left_picousd >= 0, (subject, period)
 
     def check(self) -> None:
         """Checks the constraints of the tables, and every balance against the immutable rows."""
         for organization_id, state in self.accounts.items():
             _check_constraints(self.granted[organization_id], state)
-        folded, _ = self.lock(self.accounts, 0, 0)
+        folded, taken = self.lock(self.accounts, 0)
+        counters = self._folded(taken)
         for organization_id, state in folded.states.items():
             rows = [
                 row
                 for row in self.reservations.values()
                 if row.hold.organization_id == organization_id
             ]
-            _check_equal(state.spend, self._recomputed(rows, state.spend.month))
+            _check_equal(state.spend, self._recomputed(rows))
             for project_id, project in state.projects.items():
                 mine = [row for row in rows if row.hold.project_id == project_id]
-                _check_equal(project.spend, self._recomputed(mine, project.spend.month))
+                _check_equal(project.spend, self._recomputed(mine))
                 live = sum(self._is_live(row) for row in mine)
                 assert project.live_holds == live, (project.live_holds, live)
-            self._check_period_caps(state, rows)
+            self._check_caps(organization_id, state, rows, counters)
             self._check_overage(organization_id, state, rows)
 
     def _check_overage(
@@ -212,7 +244,8 @@ class Books:
     ) -> None:
         """Checks that the overage in flight is the sum over all calls in flight, and that the balance is
         not below the overage bound. A call that was marked unsettled, or whose hold a crash has lost, was
-        not in flight at its end, so its overage is not counted."""
+        not in flight at its end, so its overage is not counted. Nor is the part of an overage that
+        nobody expected at the admission of the call."""
         in_flight = sum(row.hold.overage_max_picousd for row in rows if self._is_live(row))
         assert state.overage_in_flight_picousd == in_flight
         bound = state.overage_bound_picousd
@@ -223,29 +256,32 @@ class Books:
             resolution = self.resolutions.get(row.hold.id)
             if resolution is not None:
                 is_late = row.hold.id in self.marks or row.hold.hold_picousd == 0
-                cost = cost_of(resolution)
-                balance -= min(cost, row.hold.hold_picousd) if is_late else cost
+                expected = 0 if is_late else row.hold.overage_max_picousd
+                balance -= min(cost_of(resolution), row.hold.hold_picousd + expected)
         assert balance >= -bound, (balance, bound)
 
-    def _check_period_caps(self, state: AccountState, rows: Sequence[Row]) -> None:
-        """Checks that each cap counts all holds of its own period and owner, and no others."""
-        for (owner, period), cap in state.period_caps.items():
-            assert state.spending_day is not None
-            mine = [
-                row
-                for row in rows
-                if owner in (None, row.hold.project_id, self._first_key(state, row))
-                and number_of(period, date(1970, 1, 1) + timedelta(days=row.day)) == cap.number
-            ]
-            resolved = [self.resolutions.get(row.hold.id) for row in mine]
-            settled = sum(cost_of(found) for found in resolved if found is not None)
-            held = sum(
-                row.hold.hold_picousd
-                for row, found in zip(mine, resolved, strict=True)
-                if found is None
-            )
-            kept = (cap.held_picousd, cap.settled_picousd)
-            assert kept == (held, settled), (owner, period, cap, held, settled)
+    def _check_caps(
+        self,
+        organization_id: OrganizationId,
+        state: AccountState,
+        rows: Sequence[Row],
+        counters: dict[Counter, tuple[int, int]],
+    ) -> None:
+        """Checks that each counter counts all holds of its period and subject, and no others."""
+        wanted: dict[Counter, list[int]] = {}
+        for row in rows:
+            resolution = self.resolutions.get(row.hold.id)
+            subjects = (None, row.hold.project_id, self._first_key(state, row))
+            for subject, period in self.caps.get(organization_id, {}):
+                if subject in subjects:
+                    number = number_of(period, date(1970, 1, 1) + timedelta(days=row.day))
+                    sums = wanted.setdefault((organization_id, subject, period, number), [0, 0])
+                    sums[0] += row.hold.hold_picousd if resolution is None else 0
+                    sums[1] += 0 if resolution is None else cost_of(resolution)
+        kept = {of: sums for of, sums in counters.items() if of[0] == organization_id}
+        for counter in kept.keys() | wanted.keys():
+            expected = tuple(wanted.get(counter, (0, 0)))
+            assert kept.get(counter, (0, 0)) == expected, (counter, expected)
 
     def _first_key(self, state: AccountState, row: Row) -> KeyId:
         return state.first_keys.get(row.hold.key_id, row.hold.key_id)
@@ -253,21 +289,18 @@ class Books:
     def _is_live(self, row: Row) -> bool:
         return row.hold.id not in self.resolutions and row.hold.id not in self.marks
 
-    def _recomputed(self, rows: Sequence[Row], month: int) -> Spend:
-        held = unsettled = settled = month_held = month_settled = 0
+    def _recomputed(self, rows: Sequence[Row]) -> Spend:
+        held = unsettled = settled = 0
         for row in rows:
             amount = row.hold.hold_picousd
             resolution = self.resolutions.get(row.hold.id)
             if resolution is not None:
                 settled += cost_of(resolution)
-                month_settled += cost_of(resolution) if row.month == month else 0
-                continue
-            month_held += amount if row.month == month else 0
-            if row.hold.id in self.marks:
+            elif row.hold.id in self.marks:
                 unsettled += amount
             else:
                 held += amount
-        return Spend(held, unsettled, settled, month, month_held, month_settled)
+        return Spend(held, unsettled, settled)
 
 
 def cost_of(resolution: Resolution) -> int:
@@ -282,7 +315,6 @@ def cost_of(resolution: Resolution) -> int:
         + resolution.web_search
         + resolution.image
         + resolution.request
-        + resolution.verdict
         + resolution.other
     )
 
@@ -305,8 +337,6 @@ def _check_constraints(granted: int, state: AccountState) -> None:
             one.held_picousd,
             one.unsettled_picousd,
             one.settled_picousd,
-            one.month_held_picousd,
-            one.month_settled_picousd,
         )
         assert min(amounts) >= 0, (subject, one)
         assert all(type(amount) is int for amount in amounts), (subject, one)

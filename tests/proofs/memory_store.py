@@ -15,15 +15,17 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from tests.proofs.memory_books import Books, Row
+from tests.proofs.memory_books import Books, Row, utc_day
 from tollkeeper.domain.access import KeyId, KeyStatus, OrganizationId
-from tollkeeper.domain.caps import day_at
 from tollkeeper.domain.errors import Unavailable
+from tollkeeper.domain.excess import Excess
 from tollkeeper.domain.ledger import Ending, Hold, LockedAccounts, Mark, Resolution, ResolutionKind
 from tollkeeper.domain.policy_set import NO_POLICIES, PolicySet
 from tollkeeper.domain.spend import FoldKind
+from tollkeeper.services.clock import Clock
+from tollkeeper.services.ledger.excesses import Excesses
 from tollkeeper.services.policies.directory import PolicyDirectory
-from tollkeeper.storage.database import Connection, Contention
+from tollkeeper.storage.database import Connection, Contention, Database
 from tollkeeper.storage.ledger_store import AccountBusy, CommitInDoubt, HoldTransaction, LedgerStore
 from tollkeeper.storage.watched_connection import WatchedConnection
 
@@ -66,7 +68,6 @@ class MemoryDatabase:
     counted: Counted = field(default_factory=Counted)
     epoch: int = 0
     now_us: int = START_US
-    month: int = 202612
 
     def __post_init__(self) -> None:
         # The state on the disk, which survives a crash.
@@ -198,6 +199,7 @@ class MemoryStore(LedgerStore):
             await database.step(self, epoch)
             for found in fresh:
                 database.books.resolve(found)
+            database.books.excesses += [found.excess for found in wanted if found.excess]
             database.committed(durable=True)
         done = {found.reservation_id for found in fresh}
         return [self._ending(found.reservation_id, done) for found in wanted]
@@ -260,8 +262,7 @@ class MemoryStore(LedgerStore):
                     restored = Row(
                         replace(hold, hold_picousd=0, overage_max_picousd=0),
                         self.process_id,
-                        database.month,
-                        day_at(database.now_us),
+                        utc_day(database.now_us),
                     )
                     database.counted.restored += database.books.restore(restored)
                 database.committed(durable=True)
@@ -278,6 +279,24 @@ class MemoryStore(LedgerStore):
         if self.database.happens(self.database.faults.reply_lost):
             raise CommitInDoubt
         await self.database.step(self)
+
+
+class MemoryExcesses(Excesses):
+    """Reads the cases of all processes from the memory."""
+
+    def __init__(self, store: MemoryStore, clock: Clock) -> None:
+        self._store = store
+        super().__init__(cast("Database", None), clock)
+
+    async def overage_models(self) -> Sequence[Excess]:
+        database = self._store.database
+        try:
+            await self._store.begin(database.epoch)
+            found = database.books.excesses.copy()
+            await database.step(self._store)
+        except Killed:
+            await _for_ever()
+        return found
 
 
 class MemoryTransaction(HoldTransaction):
@@ -302,7 +321,7 @@ class MemoryTransaction(HoldTransaction):
         )
         await database.step(self._store, self.epoch)
         database.books.note_debtors(organizations)
-        locked, self._folded = database.books.lock(organizations, database.now_us, database.month)
+        locked, self._folded = database.books.lock(organizations, database.now_us)
         return locked
 
     async def write(self, accounts: LockedAccounts, admitted: Sequence[Hold]) -> None:

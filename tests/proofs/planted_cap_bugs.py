@@ -1,16 +1,22 @@
-"""Lists planted bugs in daily, weekly and monthly caps, and the tests that must catch them."""
+"""Lists planted bugs in caps, and the tests that must catch them."""
 
 from tests.proofs.bug import Bug, SqlBug
 
 _DECISION = ("domain/test_caps.py", "domain/test_decide.py")
-_ON_DATABASE = ("services/ledger/test_period_caps.py",)
-_ROTATED = ("services/ledger/test_period_cap_changes.py",)
+_ON_DATABASE = ("services/ledger/test_caps.py",)
+_ROTATED = ("services/ledger/test_cap_changes.py",)
 
 CAP_BUGS = {
-    "a period cap is checked outside of the batch": Bug(
-        "AccountBatch._refuse_by_period_cap",
-        "cap = self.period_caps[subject, period]",
-        "cap = self.state.period_caps[subject, period]",
+    "a cap is checked outside of the batch": Bug(
+        "AccountBatch._refuse_by_caps",
+        "cap = self.caps[cap_key]",
+        "cap = self.state.caps[cap_key]",
+        _DECISION,
+    ),
+    "a call that a cap covers exactly is refused": Bug(
+        "AccountBatch._refuse_by_caps",
+        "request.hold_picousd > cap.left_picousd",
+        "request.hold_picousd >= cap.left_picousd",
         _DECISION,
     ),
     "a key's cap does not count the holds of its calls": Bug(
@@ -19,46 +25,65 @@ CAP_BUGS = {
         "subjects: tuple[CapSubject, ...] = (None, project_id)",
         _DECISION,
     ),
-    "a reset forgets holds that were made while the clock ran ahead": SqlBug(
-        "_MOVE",
-        "least(cap_spending_day(NULL, held_at), %(today)s::integer) AS day",
-        "least(cap_spending_day(NULL, held_at), %(today)s::integer - 31) AS day",
-        ("services/ledger/test_cap_reset.py",),
-    ),
-    "a settlement during a reset freezes the caps again": Bug(
-        "Caps.cap_reset",
-        "await cap_resets.correct_unfolded_months(connection, organization_id)",
-        "",
-        ("services/ledger/test_cap_reset.py",),
-    ),
     "weeks begin on Sunday": Bug(
         "_DAYS_OF_WEEK_0_BEFORE_1970",
         "3",
         "4",
         ("domain/test_caps.py",),
     ),
-    "a released hold stays in its period": Bug(
-        "PeriodCap.with_resolved",
-        "held_picousd=cap.held_picousd - hold",
-        "held_picousd=cap.held_picousd - (hold if spent else 0)",
-        ("proofs/test_simulation.py",),
-    ),
-    "a settlement counts in whatever period is current": Bug(
-        "PeriodCap.with_resolved",
-        "if cap.number != number:",
-        "if cap.number < number:",
-        ("proofs/test_simulation.py",),
-    ),
-    "a period goes back with the clock": Bug(
-        "PeriodCap.in_period",
-        "if number <= self.number:",
-        "if number == self.number:",
-        ("domain/test_caps.py",),
+    "a released hold stays in its period": SqlBug(
+        "COUNT_FOLDED",
+        "held = c.held - t.hold",
+        "held = c.held - least(t.hold, t.spent)",
+        _ON_DATABASE,
     ),
     "a settlement counts on the day of its end": SqlBug(
-        "_READ_ENDED",
-        "cap_spending_day(r.spending_day, r.held_at)",
-        "cap_spending_day(NULL, clock_timestamp())",
+        "COUNT_FOLDED",
+        "cap_period_number(p.period, t.day) AS number",
+        "cap_period_number(p.period, utc_day(clock_timestamp())) AS number",
+        _ON_DATABASE,
+    ),
+    "a settlement counts twice in a total": SqlBug(
+        "COUNT_FOLDED",
+        "settled = c.settled + t.spent",
+        "settled = c.settled + t.spent * CASE c.period WHEN 'total' THEN 2 ELSE 1 END",
+        _ON_DATABASE,
+    ),
+    "a total begins again with each month": SqlBug(
+        "0100_schema:_SQL",
+        "WHEN 'total' THEN 0 END $$; CREATE FUNCTION cap_period_first_day",
+        "WHEN 'total' THEN to_char(date '1970-01-01' + day, 'YYYYMM')::integer END $$;"
+        " CREATE FUNCTION cap_period_first_day",
+        _ON_DATABASE,
+    ),
+    "a period that the clock comes back to begins at zero": Bug(
+        "HoldTransaction.lock",
+        "if is_behind:",
+        "if is_behind and not capped:",
+        _ON_DATABASE,
+    ),
+    "the row of the last period is dropped at midnight": SqlBug(
+        "_COUNT_HOLDS",
+        "SELECT max(l.number) FROM cap_counters l",
+        "SELECT max(l.number) + 1 FROM cap_counters l",
+        _ON_DATABASE,
+    ),
+    "a process looks for caps only where it has seen some": Bug(
+        "HoldTransaction.lock",
+        "if not capped:",
+        "if not capped or not with_caps:",
+        ("storage/test_cap_work.py", "services/ledger/test_caps.py"),
+    ),
+    "an organization with caps is not marked": SqlBug(
+        "_mark_capped",
+        "EXISTS (SELECT FROM caps c WHERE c.organization_id = a.organization_id)",
+        "false",
+        _ON_DATABASE,
+    ),
+    "holds are not counted in caps": Bug(
+        "write_holds_statements",
+        "return (write_holds, *caps.write_statements(accounts.states))",
+        "return (write_holds,)",
         _ON_DATABASE,
     ),
     "a rotated key begins at zero": SqlBug(
@@ -73,29 +98,17 @@ CAP_BUGS = {
         "SET first_key_id = o.id FROM",
         _ROTATED,
     ),
-    "the unspent part of a hold is not returned to its caps": Bug(
-        "write_states_statements",
-        "return write_states, *period_caps.write_statements(states)",
-        "return (write_states,)",
-        _ON_DATABASE,
-    ),
-    "a hold on a clock that was set back forgets its day": Bug(
-        "_other_periods",
-        "None if state.spending_day == today else state.spending_day",
-        "None",
-        _ON_DATABASE,
-    ),
     "a new cap counts unfolded amounts twice": SqlBug(
-        "cap_counts:_AMOUNTS",
+        "cap_counts:_with_sums",
         "FILTER (WHERE d.reservation_id IS NULL OR u.kind IS NOT NULL), 0) AS held,"
         " coalesce(sum(d.settled + coalesce(o.amount, 0)) FILTER (WHERE u.kind IS NULL), 0)",
         "FILTER (WHERE d.reservation_id IS NULL), 0) AS held,"
         " coalesce(sum(d.settled + coalesce(o.amount, 0)), 0)",
-        ("services/ledger/test_period_cap_races.py",),
+        ("services/ledger/test_cap_races.py",),
     ),
     "a new cap does not count earlier calls": Bug(
-        "_write_period_cap",
-        "await cap_counts.recount(connection, owner.organization_id, owner.subject_id, cap.period)",
+        "Caps.cap_set",
+        "await cap_counts.recount(connection, organization_id, owner.subject_id, period)",
         "pass",
         _ON_DATABASE,
     ),
@@ -103,6 +116,12 @@ CAP_BUGS = {
         "drop_month",
         "await note_dropped(connection, month)",
         "",
-        ("services/ledger/test_period_cap_months.py",),
+        ("services/ledger/test_cap_months.py",),
+    ),
+    "a new total forgets dropped months": SqlBug(
+        "_RECOUNT",
+        "WHERE c.period = 'total'",
+        "WHERE c.period = 'all'",
+        ("services/ledger/test_cap_months.py",),
     ),
 }

@@ -5,6 +5,11 @@ from tests.proofs.bug import Bug, SqlBug
 EJECTION = ("backends/test_ejection.py",)
 ALLOWED_MODELS = ("journeys/calls/test_allowed_models.py",)
 MARKERS = ("api/test_markers.py",)
+CONSOLE_CONNECTIONS = ("console/test_connections.py",)
+CONSOLE = ("console/test_security.py",)
+POLICIES = ("api/organization/test_policies.py",)
+PROVIDER_WORDS = ("domain/test_provider_words.py",)
+JUDGED_TURNS = ("backends/test_judged_turns.py",)
 
 ISOLATION_BUGS = {
     "a new connection gets the headers, and the key, of another connection": Bug(
@@ -12,6 +17,18 @@ ISOLATION_BUGS = {
         "self._known.get((before, after))",
         "next(iter(self._known.values()), None)",
         ("journeys/calls/test_repeated_heads.py",),
+    ),
+    "of two different keys in one request, one is picked": Bug(
+        "presented_key",
+        "len(keys) > 1",
+        "len(keys) > 2",
+        ("api/test_authorization.py",),
+    ),
+    "beyond its rate, a revoked key passes as valid": Bug(
+        "App._answer",
+        "await self._authenticate(context)",
+        "context.cached_key.caller if context.cached_key else await self._authenticate(context)",
+        ("journeys/isolation/test_rates.py",),
     ),
     # Bugs in the lists of allowed models.
     "the list of a key is not read at admission": Bug(
@@ -22,7 +39,7 @@ ISOLATION_BUGS = {
     ),
     "the list of a project is not read at admission": Bug(
         "account_rows:project_of",
-        "models=tuple(row[15] or ())",
+        "models=tuple(row[11] or ())",
         "",
         ALLOWED_MODELS,
     ),
@@ -103,10 +120,16 @@ ISOLATION_BUGS = {
         ("journeys/isolation/test_overload.py",),
     ),
     "disconnects of one organization use up the limit for reading answers on": Bug(
-        "RunningCalls.abandon",
-        "calls.draining < share(limit)",
-        "True",
+        "_Drains.take_place",
+        "taken_by_owner >= self._places_of_owner",
+        "False",
         ("services/calls/test_running_calls.py",),
+    ),
+    "one organization has all answers that are read until their deadline": Bug(
+        "RunningCalls.__init__",
+        "-(-limits.long_drains_max // 4)",
+        "limits.long_drains_max",
+        ("journeys/calls/test_billed_to_end.py",),
     ),
     "one organization has all texts that are watched": Bug(
         "BackgroundTextLimits.take",
@@ -136,13 +159,13 @@ ISOLATION_BUGS = {
         "ConnectionLimit._close_any",
         "if self._close_one(self._without_key, self._close_if_idle):",
         "if self._close_one({}, self._close_if_idle):",
-        ("hosting/test_connection_limit.py",),
+        ("runtime/test_connection_limit.py",),
     ),
     "requests that wait for their turn keep others out": Bug(
         "ConnectionLimit._close_any",
         "return self._close_one(largest, self._close_if_waiting)",
         "return False",
-        ("hosting/test_connection_limit.py",),
+        ("runtime/test_connection_limit.py",),
     ),
     "requests of a crowd begin all at once": Bug(
         "HttpConnection.buffer_updated",
@@ -255,10 +278,49 @@ ISOLATION_BUGS = {
         MARKERS,
     ),
     "a word that several texts spell is not judged": Bug(
-        "transcript:_content_texts",
-        '"".join(part.text for part in adjacent if isinstance(part, Text | Refusal))',
-        '" ".join(part.text for part in adjacent if isinstance(part, Text | Refusal))',
+        "transcript:_joined_text",
+        '"".join(part.text for part, _ in placed if isinstance(part, Text | Refusal))',
+        '" ".join(part.text for part, _ in placed if isinstance(part, Text | Refusal))',
         ("services/policies/test_content.py",),
+    ),
+    "a word in two turns that a wire joins is not judged": Bug(
+        "_turn_sections", "True in joins", "False", JUDGED_TURNS
+    ),
+    "an empty turn hides a word in the turns around it": Bug(
+        "_joined_turns", "if not any(map(_is_sent, turn.parts)):", "if False:", JUDGED_TURNS
+    ),
+    "turns that a backend receives apart are judged as one": Bug(
+        "_turn_sections", "True in joins", "joins", JUDGED_TURNS
+    ),
+    "only one form of the turns is judged if the backends differ": Bug(
+        "_turn_sections", "if False not in joins:", "if True in joins:", JUDGED_TURNS
+    ),
+    "any finish reason reaches clients": Bug(
+        "known_finish", "finish in _FINISHES", "True", PROVIDER_WORDS
+    ),
+    "any service tier reaches clients": Bug(
+        "known_service_tier", "tier in _SERVICE_TIERS", "True", PROVIDER_WORDS
+    ),
+    "any fingerprint reaches clients": Bug(
+        "known_fingerprint", "_FINGERPRINT.fullmatch(fingerprint)", "True", PROVIDER_WORDS
+    ),
+    "any name of a token count reaches clients": Bug(
+        "known_counts", '_COUNT_WORDS.issuperset(name.split("_"))', "True", PROVIDER_WORDS
+    ),
+    "a stop text that the client did not send reaches clients": Bug(
+        "MessagesAnswer._read_stop",
+        "sequence if sequence in self._stops else None",
+        "sequence",
+        ("journeys/providers/test_messages_face.py",),
+    ),
+    "a policy's new name takes effect without publication": SqlBug(
+        "storage.policies:_VERSION_COLUMNS", "v.name", "p.name", POLICIES
+    ),
+    "a new name counts as published": Bug(
+        "domain.policy:Policy.has_unpublished_changes",
+        "(version.name, version.rule) != (self.name, self.draft)",
+        "version.rule != self.draft",
+        POLICIES,
     ),
     "JSON escapes of a request are not decoded for the judge": Bug(
         "transcript:section",
@@ -327,5 +389,57 @@ ISOLATION_BUGS = {
         "not self._model.isolates_cache",
         "self._model",
         ("services/policies/test_judge_salt.py",),
+    ),
+    "a word that claims to be encrypted is not judged": Bug(
+        "_search_block_texts", "yield from content.texts", "pass", MARKERS
+    ),
+    # Bugs in the console.
+    "the console decodes forms in any encoding": Bug(
+        "read_form",
+        'options.get(b"charset", b"utf-8").lower() not in _UTF8',
+        "False",
+        CONSOLE,
+    ),
+    "strangers' codes keep people from signing in": Bug(
+        "IdentityProvider.finish",
+        "async with self._step(callback) as client, place:",
+        "async with self._step(callback) as client, asyncio.timeout(_DEADLINE_S):",
+        ("console/test_faulty_identity_provider.py",),
+    ),
+    "a wait of the smallest network makes room": Bug(
+        "Places._end_one",
+        "Counter(self._networks.values()).most_common(1)",
+        "Counter(self._networks.values()).most_common()[-1:]",
+        ("console/test_places.py",),
+    ),
+    "a network may send any number of codes": Bug(
+        "console.sign_in:_person",
+        "if wait_s:",
+        "if False:",
+        ("console/test_faulty_identity_provider.py",),
+    ),
+    "the console accepts any number of connections": Bug(
+        "_Door._accept",
+        "self.limit.enter(connection, self._network(connection, peer[0]))",
+        "True",
+        CONSOLE_CONNECTIONS,
+    ),
+    "the console waits for the head of a request forever": Bug(
+        "console.server:_Connection._check_deadline",
+        "if self._write_timer is None:",
+        "if False:",
+        CONSOLE_CONNECTIONS,
+    ),
+    "the console reads large bodies without a session": Bug(
+        "Guard._answer",
+        'scope["session"] is None and scope["method"] not in _SAFE_METHODS',
+        "False",
+        CONSOLE_CONNECTIONS,
+    ),
+    "the console decodes a form without the session's token": Bug(
+        "_form_of_session",
+        "if sessions.form_token(session).encode() not in await request.body():",
+        "if False:",
+        CONSOLE,
     ),
 }

@@ -43,8 +43,8 @@ MONTH_BUGS = {
     ),
     "a cost is reported on the day of its settlement": SqlBug(
         "_RESOLVE",
-        "cap_spending_day(NULL, held_at) AS admitted",
-        "cap_spending_day(NULL, clock_timestamp()) AS admitted",
+        "utc_day(held_at) AS admitted",
+        "utc_day(clock_timestamp()) AS admitted",
         ("services/ledger/test_cost_days.py",),
     ),
     "a cost is added to the report of a closed month": SqlBug(
@@ -97,25 +97,24 @@ MONTH_BUGS = {
     ),
     # A common mistake with partitions is to add a time to the primary key.
     "a reservation resolves once at each time": SqlBug(
-        "_PARTITIONED",
-        "PRIMARY KEY (organization_id, reservation_id)"
-        " ) PARTITION BY RANGE (reservation_id); CREATE TABLE overages",
-        "PRIMARY KEY (organization_id, reservation_id, resolved_at)"
-        " ) PARTITION BY RANGE (reservation_id); CREATE TABLE overages",
+        "0100_schema:_SQL",
+        "PRIMARY KEY (organization_id, reservation_id), CONSTRAINT resolutions_not_negative",
+        "PRIMARY KEY (organization_id, reservation_id, resolved_at),"
+        " CONSTRAINT resolutions_not_negative",
         ("services/ledger/test_months.py",),
         # These changes remove everything that needs the original primary key.
         also=(
             (
-                "_PARTITIONED",
-                "ALTER INDEX resolutions_pkey RENAME TO resolutions_default_pkey;",
+                "0100_schema:_SQL",
                 (
-                    "ALTER TABLE overages_default"
-                    " DROP CONSTRAINT overages_organization_id_reservation_id_fkey;"
-                    " ALTER TABLE resolutions_default DROP CONSTRAINT resolutions_pkey;"
+                    "ALTER TABLE overages_default ADD CONSTRAINT"
+                    " overages_organization_id_reservation_id_fkey FOREIGN KEY (organization_id,"
+                    " reservation_id) REFERENCES resolutions_default (organization_id, reservation_id);"
                 ),
+                "",
             ),
             (
-                "0010_ledger_months:_MONTHS",
+                "0100_schema:_SQL",
                 (
                     "EXECUTE format('ALTER TABLE %I ADD FOREIGN KEY (organization_id, reservation_id)"
                     " REFERENCES %I (organization_id, reservation_id)', 'overages_' || suffix,"

@@ -25,7 +25,13 @@ PAYMENT_BUGS = {
     ),
     "an event without a valid signature is booked": Bug(
         "receive",
-        'if not console.signature_is_valid(body, request.headers.get("stripe-signature", "")):',
+        'livemode = console.signed_livemode(body, request.headers.get("stripe-signature", ""))',
+        "livemode = read_event(body).livemode",
+        ("console/test_payment_webhook.py",),
+    ),
+    "the secret of the test mode signs real payments": Bug(
+        "receive",
+        "if event.livemode is not livemode:",
         "if False:",
         ("console/test_payment_webhook.py",),
     ),

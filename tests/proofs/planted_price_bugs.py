@@ -7,45 +7,14 @@ PRICES = ("domain/test_declared_prices.py",)
 EXCHANGES = ("journeys/exchanges/test_exchanges.py",)
 PRICED_EXCHANGES = ("journeys/exchanges/test_priced_exchanges.py",)
 OVERAGE = ("services/ledger/test_overage.py",)
-VERDICT_PRICES = ("journeys/policies/test_verdict_prices.py",)
+MODEL_IMPORT = ("cli/test_model.py",)
 
 PRICE_BUGS = {
-    # Bugs in the prices of verdicts.
-    "a verdict is charged twice": Bug(
-        "_set_verdict_price",
-        "hold.verdict_picousd * verdicts",
-        "hold.verdict_picousd * verdicts * 2",
-        VERDICT_PRICES,
+    "imported prices lack their tiers": Bug(
+        "price_list:_lines", "[above for above in listed if above]", "[]", MODEL_IMPORT
     ),
-    "verdicts are charged without a hold": Bug(
-        "Hold.judged_by",
-        "self.hold_picousd + price * verdicts",
-        "self.hold_picousd",
-        VERDICT_PRICES,
-    ),
-    "a denied request does not pay for its verdicts": Bug(
-        "Admission.release",
-        "cost = _set_verdict_price(tab, hold)",
-        "cost = 0",
-        VERDICT_PRICES,
-    ),
-    "a call that paid for verdicts only is on the backend's bill": SqlBug(
-        "ROLL_UP_ACTIVITY",
-        "settlement = 'settled' AND prompt_tokens IS NOT NULL",
-        "settlement = 'settled'",
-        VERDICT_PRICES,
-    ),
-    "a missing verdict is charged": Bug(
-        "Evidence.enforcing_count",
-        "verdict.probability_basis_points is not None",
-        "True",
-        VERDICT_PRICES,
-    ),
-    "a policy that was paused just now breaks the admission of others": Bug(
-        "PolicySet.verdicts_max",
-        "(policy := self.active.get(name)) is not None",
-        "(policy := self.find(name, param='policy_ids')) is not None",
-        ("domain/test_policy_set.py",),
+    "a price that cannot be used is left out of the imported prices": Bug(
+        "price_list:toml_text", "if unusable:", "if False:", MODEL_IMPORT
     ),
     # Bugs in the charges for answers of providers, over whole calls.
     "the first of cumulative reports is charged": Bug(
@@ -110,9 +79,9 @@ PRICE_BUGS = {
         CALL_HISTORIES,
     ),
     "a fan-out with one failed part is released": Bug(
-        "_FanOutCall._fail",
-        "failure.charged = any(part.sent for part in self.parts)",
-        "failure.charged = all(part.sent for part in self.parts)",
+        "_FanOutCall.run",
+        "self._failure.charged = sent > 0",
+        "self._failure.charged = sent == call.choices",
         CALL_HISTORIES,
     ),
     "a call has the prices of its end": Bug(
@@ -265,6 +234,78 @@ PRICE_BUGS = {
         ("journeys/calls/test_prices.py",),
     ),
     # Bugs in overage.
+    "a hold is refused although the credit covers it": Bug(
+        "PricesInForce.overage_max",
+        "if declared.unbounded:",
+        "if True:",
+        ("journeys/calls/test_covered_calls.py",),
+    ),
+    "a model that searches on its own is believed": Bug(
+        "PricesInForce.overage_max",
+        "self.cost_max(bounds) - hold",
+        "0",
+        ("domain/test_routes.py", "journeys/calls/test_bursts.py"),
+    ),
+    "a model that is known to search is not declared": Bug(
+        "bootstrap.catalog:_model",
+        "searches > 0 if bounds.unbounded is None else bounds.unbounded",
+        "bool(bounds.unbounded)",
+        ("settings/test_alternatives.py",),
+    ),
+    "searches without a limit are believed": Bug(
+        "PricesInForce.overage_max",
+        "if not bounds.web_searches or declared.limits_searches:",
+        "if True:",
+        ("domain/test_routes.py",),
+    ),
+    "an observed excess is not expected again": Bug(
+        "Admission.hold",
+        "overage_max = max(overage_max, observed)",
+        "pass",
+        ("journeys/calls/test_bursts.py",),
+    ),
+    "an excess is noted only in the memory of its process": Bug(
+        "LedgerStore.resolve_all",
+        "statements.append(excesses.note_statement(noted))",
+        "pass",
+        ("journeys/calls/test_bursts.py",),
+    ),
+    "an excess is noted after its answer": Bug(
+        "Ledger._resolve_all",
+        "self.excesses.note(excess)",
+        "asyncio.get_running_loop().call_soon(self.excesses.note, excess)",
+        ("proofs/test_simulation.py",),
+    ),
+    "an excess is lost to a load in progress": Bug(
+        "Excesses._load",
+        "by_model((*found, *noted))",
+        "by_model(found)",
+        ("proofs/test_simulation.py",),
+    ),
+    "a new process trusts every model": Bug(
+        "Admission.hold",
+        "if not self._excesses.loaded:",
+        "if False:",
+        ("journeys/calls/test_bursts.py",),
+    ),
+    "an excess never fades": Bug(
+        "Excess.overage_of",
+        "_divisor(self.hold_picousd) << self.halvings(now)",
+        "_divisor(self.hold_picousd)",
+        ("domain/test_excess.py",),
+    ),
+    "what is expected is rounded down": Bug(
+        "Excess.overage_of",
+        "-(-self.overage_picousd * max(hold, 1) // divisor)",
+        "self.overage_picousd * max(hold, 1) // divisor",
+        ("domain/test_excess.py",),
+    ),
+    "a smaller excess replaces a larger one of its day": SqlBug(
+        "excesses:_NOTE",
+        ">= (o.cost - o.hold) * greatest(excluded.hold, 1)",
+        ">= 0",
+        ("services/ledger/test_excesses.py",),
+    ),
     "new credit ends a stop": Bug(
         "AccountBatch.__init__",
         "state.stopped or state.is_below_bound",
@@ -308,5 +349,17 @@ PRICE_BUGS = {
                 "return (self._fewest + self.best) // 2",
             ),
         ),
+    ),
+    "cached tokens that are beside the prompt are taken from it": Bug(
+        "backend_config",
+        "cache_adds_to_prompt=declared.cache_adds_to_prompt",
+        "cache_adds_to_prompt=False",
+        ("journeys/calls/test_billing_rules.py",),
+    ),
+    "the hold of several backends has the first hidden prompt": Bug(
+        "combined",
+        "template=max(bound.template for bound in bounds)",
+        "",
+        ("settings/test_alternatives.py",),
     ),
 }

@@ -7,6 +7,18 @@ _ANSWER_TESTS = ("backends/anthropic/test_answer.py",)
 _FALLBACK_TESTS = ("journeys/providers/test_fallback.py",)
 
 PROVIDER_BUGS = {
+    "a complete answer without a finish reason is charged but not delivered": Bug(
+        "ChatWire.read_whole",
+        "len(deltas) == call.choices",
+        "all(delta.finish for delta in deltas.values())",
+        ("api/chat/test_answer_types.py",),
+    ),
+    "the seed of one completion is more than the backend accepts": Bug(
+        "_part_call",
+        "seed - part if exceeds else seed + part",
+        "seed + part",
+        ("backends/test_fan_out.py",),
+    ),
     "the stub of the first report is charged": Bug(
         "UsageReader._read",
         'completion = read_count(reported.get("output_tokens")) if is_final else None',
@@ -18,6 +30,36 @@ PROVIDER_BUGS = {
         "pricing.input_cache_write_1h >= pricing.input_cache_write",
         "pricing.input_cache_write_1h <= pricing.input_cache_write",
         ("domain/test_reading_usage.py",),
+    ),
+    "a blocked prompt is charged the whole output limit": Bug(
+        "GeminiAnswer._read",
+        "self._events.append(UsageReport(ReportedUsage(completion_tokens=0)))",
+        "",
+        ("journeys/providers/test_gemini.py",),
+    ),
+    "the output of a report without the prompt's count is not used": Bug(
+        "Meter._completed_report",
+        "if report.prompt_tokens is None:",
+        "if report.prompt_tokens is None and not report.completion_tokens:",
+        ("journeys/providers/test_gemini.py",),
+    ),
+    "a cut call pays for what a chat template might add": Bug(
+        "Admission.hold",
+        "tab.meter.prompt_tokens = size.likely_tokens(plan.model, counted)",
+        "tab.meter.prompt_tokens = size.bound(plan.model, counted)",
+        ("journeys/calls/test_tokenizer.py",),
+    ),
+    "an answer that is billed to its end is left after ten seconds": Bug(
+        "RunningCalls.abandon",
+        "tab.is_billed_to_end and self._long_drains.take_place(tab)",
+        "False",
+        ("journeys/calls/test_billed_to_end.py",),
+    ),
+    "an answer that is billed to its end is booked as far as it was read": Bug(
+        "_unknown_cost",
+        "if meter.broke_off and tab.is_billed_to_end and tab.has_ended_early:",
+        "if False:",
+        ("journeys/calls/test_billed_to_end.py",),
     ),
     "the usage of a compaction is not charged": Bug(
         "_NOT_INCLUDED", '("compaction", "advisor_message")', "()", _USAGE_TESTS
@@ -63,5 +105,23 @@ PROVIDER_BUGS = {
         "if version != self._version:",
         "if self._version is None:",
         ("backends/test_credentials.py",),
+    ),
+    "a stream that lost its usage is complete": Bug(
+        "ChatStreamReader.end_body",
+        "self._has_final_usage and all(self.finished) and not self.ended",
+        "all(self.finished) and not self.ended",
+        ("backends/chat/test_answer_faults.py",),
+    ),
+    "a client's text counts against a backend": Bug(
+        "_content_refusal",
+        '_ACCOUNT_MESSAGES.match(error_message(body, secrets) or "")',
+        '_ACCOUNT_MESSAGES.search(error_message(body, secrets) or "")',
+        ("backends/test_refusals.py",),
+    ),
+    "searches of a paused answer are not held": Bug(
+        "prompt_size:_web_searches",
+        "allowed + _searches_to_continue(prompt)",
+        "allowed",
+        ("journeys/providers/test_messages_face.py",),
     ),
 }

@@ -5,19 +5,22 @@ are simulated, and the seed controls them.
 """
 
 import asyncio
+import math
 import random
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
+from fractions import Fraction
 from typing import Any
 from unittest import mock
 from uuid import UUID
 
 from msgspec.structs import replace
 
+from tests.proofs.capped_accounts import random_caps
 from tests.proofs.memory_books import Books, cost_of
-from tests.proofs.memory_store import MemoryDatabase, MemoryStore, NoPolicies
-from tests.proofs.period_cap_books import with_period_caps
+from tests.proofs.memory_store import MemoryDatabase, MemoryExcesses, MemoryStore, NoPolicies
 from tests.proofs.seeded_loop import SeededLoop
 from tollkeeper.domain.access import (
     KeyId,
@@ -31,9 +34,9 @@ from tollkeeper.domain.admission import (
     AccountState,
     ProjectState,
 )
-from tollkeeper.domain.caps import ACCOUNT_PERIODS, Cap
-from tollkeeper.domain.catalog import Model
+from tollkeeper.domain.catalog import Model, TokenBounds
 from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.domain.excess import Excess
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.ledger import Hold, Mark, ResolutionKind
 from tollkeeper.domain.metering import Meter
@@ -91,6 +94,8 @@ class History:
         ]
         organization_id, _, _ = self.tenants[0]
         self.tenants.append((organization_id, ProjectId(self.uuid()), KeyId(self.uuid())))
+        # Either the model is declared to exceed its holds, or the processes have to find out.
+        self.model = self.rng.choice((MODEL, DECLARED_MODEL))
         self.database = MemoryDatabase(self.rng, self._open_books())
         self.processes = [self._process() for _ in range(PROCESSES)]
         self.observed = Observed()
@@ -101,20 +106,21 @@ class History:
 
     def _process(self) -> Process:
         store = MemoryStore(self.database, self.uuid())
-        ledger = Ledger(store, NoPolicies())
-        return Process(store, ledger, Admission(ledger))
+        ledger = Ledger(store, NoPolicies(), MemoryExcesses(store, self._now))
+        return Process(store, ledger, Admission(ledger, self._now))
+
+    def _now(self) -> int:
+        return self.database.now_us // 10**6
 
     def _open_books(self) -> Books:
         granted = {
             organization_id: self.rng.randrange(60) for organization_id, _, _ in self.tenants
         }
-        month = 202612 - self.rng.randrange(2)
         accounts = {
             organization_id: AccountState(
                 available_picousd=credit,
                 overage_picousd=0,
-                spend=Spend(month=month),
-                cap=self._cap(),
+                spend=Spend(),
                 projects={},
                 keys={},
                 overage_bound_picousd=self.rng.choice((None, 0, 5, 60)),
@@ -123,8 +129,7 @@ class History:
         }
         for organization_id, project_id, key_id in self.tenants:
             accounts[organization_id].projects[project_id] = ProjectState(
-                spend=Spend(month=month),
-                cap=self._cap(),
+                spend=Spend(),
                 archived=False,
                 live_holds=0,
                 concurrency=self.rng.choice((2, 100)),
@@ -133,16 +138,11 @@ class History:
                 rate_at_us=0,
             )
             accounts[organization_id].keys[key_id] = KeyStatus.ACTIVE
-        capped = {
-            organization_id: with_period_caps(self.rng, organization_id, self.tenants, state)
-            for organization_id, state in accounts.items()
-        }
-        return Books(granted, capped)
-
-    def _cap(self) -> Cap | None:
-        if self.rng.random() < 0.7:
-            return None
-        return Cap(self.rng.randrange(10, 50), self.rng.choice(ACCOUNT_PERIODS))
+        caps = {}
+        for organization_id, state in accounts.items():
+            caps[organization_id], first_keys = random_caps(self.rng, organization_id, self.tenants)
+            accounts[organization_id] = replace(state, first_keys=first_keys)
+        return Books(granted, accounts, caps)
 
     async def run(self) -> None:
         calls = [self._start(self._call()) for _ in range(self.rng.randint(3, CALLS_MAX))]
@@ -156,6 +156,10 @@ class History:
         for process in living:
             assert await process.ledger.drain(), "a live process has written everything"
             assert process.ledger.open_holds == 0
+        for process in living:
+            await process.ledger.excesses.load()
+            cases = self.database.books.excesses
+            assert all(_expects(process, case) for case in cases), "and soon those of the others"
         await self._recover_killed()
         for task in self._background:
             if task.done() and not task.cancelled():
@@ -176,6 +180,10 @@ class History:
         call = self._make_call(tenant)
         reservation_id = UUID(call.request_id)
         before = self.database.counted.crashes
+        if self.rng.random() < 0.3:
+            with suppress(TollkeeperError):
+                await process.ledger.excesses.load()
+        known, now = process.ledger.excesses.of(call.model.id), self._now()
         try:
             tab = _tab(call)
             await process.admission.hold(tab, counted=self.rng.randrange(4))
@@ -183,8 +191,11 @@ class History:
             if not process.store.killed:
                 self.observed.turned_away.add(reservation_id)
             if isinstance(exc, TollkeeperError):
+                self._check_refusal(process, exc)
                 return
             raise
+        assert tab.hold is not None
+        assert tab.hold.overage_max_picousd >= overage_of(known, tab.hold, tab.plan, now)
         self.observed.dispatched.add(reservation_id)
         crashed = self.database.counted.crashes > before
         assert crashed or reservation_id in self.database.books.reservations
@@ -200,6 +211,7 @@ class History:
             organization_id=organization_id,
             project_id=project_id,
             key_id=key_id,
+            model=self.model,
             choices=self.rng.randint(1, 3),
             output_tokens_max=self.rng.randint(1, 4),
         )
@@ -210,8 +222,7 @@ class History:
         for _ in range(self.rng.choice((1, 1, 1, 2))):  # some calls are ended twice
             match self.rng.randrange(5):
                 case 0:
-                    _, written = process.admission.release(tab)
-                    await written
+                    await process.admission.release(tab)
                     self.observed.released.add(tab.hold.id)
                 case 1:
                     await process.admission.leave_unsettled(tab, "nobody knows")
@@ -226,6 +237,9 @@ class History:
         charged, written = process.admission.settle(tab, usage)
         await written
         assert charged == cost
+        if cost > hold.hold_picousd:
+            case = Excess(hold.model, tab.backend_name, hold.hold_picousd, cost, self._now())
+            assert _expects(process, case), "a process knows its own cases at once"
         self.observed.settled.setdefault(hold.id, cost)
 
     # The methods below cause faults and recover from them.
@@ -249,8 +263,7 @@ class History:
                 with suppress(TollkeeperError):
                     await self.database.change_key(organization_id, key_id, KeyStatus.REVOKED)
             case 7:
-                # The month and the clock move independently of each other, forward or back.
-                self.database.month += self.rng.choice((-1, 1))
+                # The clock moves forward or back.
                 self.database.now_us += self.rng.randrange(-(10**9), 10**9)
                 self.database.now_us += self.rng.choice((-1, 0, 1, 7)) * DAY_US
 
@@ -274,7 +287,13 @@ class History:
     def _killed(self) -> set[UUID]:
         return {one.store.process_id for one in self.processes if one.store.killed}
 
-    # The method below checks the ledger at the end of the history.
+    # The methods below check refusals, and the ledger at the end of the history.
+
+    def _check_refusal(self, process: Process, error: TollkeeperError) -> None:
+        """Checks that a call whose hold the credit covers is refused only for a reason to expect that it
+        costs more."""
+        if "overage bound" in error.message:
+            assert self.model is DECLARED_MODEL or process.ledger.excesses.of(MODEL.id)
 
     def _check(self) -> None:
         books, observed = self.database.books, self.observed
@@ -374,6 +393,25 @@ def quiet(seed: int) -> Iterator[None]:
         yield
 
 
+def _expects(process: Process, case: Excess) -> bool:
+    return any(not case.exceeds(known) for known in process.ledger.excesses.of(case.model))
+
+
+def overage_of(known: Sequence[Excess], hold: Hold, plan: Plan, now: int) -> int:
+    """Returns, with fractions, the overage that the known cases let expect of a call."""
+    cost_max = plan.prices_at(now).cost_max(hold.bounds)
+    most = 0
+    for case in known:
+        ratio = Fraction(case.cost_picousd, max(case.hold_picousd, 1)) - 1
+        if not case.hold_picousd:
+            ratio += 1
+        days = max(0, now - case.at) // 86_400
+        amount = math.ceil(ratio / 2**days * max(hold.hold_picousd, 1))
+        limit = max(cost_max - hold.hold_picousd, case.cost_picousd - case.hold_picousd)
+        most = max(most, min(amount, limit))
+    return most
+
+
 MODEL = Model(
     id="example/chat",
     backend="cluster",
@@ -397,6 +435,7 @@ MODEL = Model(
     pricing=Pricing(prompt=1, completion=1, image=0, request=1, input_cache_read=0, declared={}),
     options={},
 )
+DECLARED_MODEL = replace_fields(MODEL, token_bounds=TokenBounds(unbounded=True))
 _NOBODY = UUID(int=0)
 CALL = Call(
     request_id="",

@@ -22,8 +22,8 @@ from tests.support.proof import Proof
 def machine(conninfo: str) -> Iterator[type[LedgerMachine]]:
     """Gives the machine its own database and event loop. Each example empties the database first."""
     apart = own_database(conninfo, f"machine_{uuid4().hex}")
-    LedgerMachine.clock = DatabaseClock(apart)
-    with closing(asyncio.new_event_loop()) as loop:
+    with DatabaseClock(apart) as clock, closing(asyncio.new_event_loop()) as loop:
+        LedgerMachine.clock = clock
         LedgerMachine.loop = loop
         LedgerMachine.database = make_database(apart)
         loop.run_until_complete(LedgerMachine.database.open())

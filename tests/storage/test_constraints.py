@@ -126,7 +126,8 @@ FORBIDDEN: dict[str, tuple[LiteralString, type[psycopg.Error]]] = {
     ),
     "a negative cap": (
         """
-        UPDATE accounts SET cap = -1, cap_period = 'month' WHERE organization_id = %(organization)s
+        INSERT INTO caps (organization_id, subject_id, scope, period, amount)
+        VALUES (%(organization)s, %(organization)s, 'organization', 'month', -1)
         """,
         pg.CheckViolation,
     ),
@@ -145,10 +146,6 @@ FORBIDDEN: dict[str, tuple[LiteralString, type[psycopg.Error]]] = {
     "the same hold twice": (
         "INSERT INTO reservations SELECT * FROM reservations WHERE id = %(held)s",
         pg.UniqueViolation,
-    ),
-    "a cap without a period": (
-        "UPDATE accounts SET cap = 5 WHERE organization_id = %(organization)s",
-        pg.CheckViolation,
     ),
 }
 
@@ -203,7 +200,7 @@ async def test_all_amounts_but_these_are_never_negative(process: Process) -> Non
         process.database,
         """
         SELECT c.relname, a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
-        WHERE c.relname IN ('accounts', 'project_accounts', 'resolutions')
+        WHERE c.relname IN ('accounts', 'project_accounts', 'resolutions', 'cap_counters')
           AND a.atttypid = 'picousd'::regtype
         """,
     )
@@ -244,7 +241,8 @@ async def test_an_unknown_kind_is_refused(process: Process) -> None:
     with pytest.raises(pg.CheckViolation):
         await run(
             process.database,
-            "INSERT INTO unfolded VALUES (%s, %s, 'lost', %s, 0, 0, 0, 0)",
+            "INSERT INTO unfolded VALUES (%s, %s, 'lost', %s, %s, 0, 0, 0, 0)",
+            uuid4(),
             uuid4(),
             uuid4(),
             uuid4(),

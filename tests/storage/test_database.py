@@ -272,6 +272,14 @@ def test_the_reason_of_a_refused_statement_is_the_servers_message(conninfo: str)
     assert driver_reason(refused.value) == 'relation "nowhere" does not exist'
 
 
+async def test_the_reason_names_the_failure_of_every_host() -> None:
+    with pytest.raises(psycopg.OperationalError) as refused:
+        await psycopg.AsyncConnection.connect("host=127.0.0.1,127.0.0.1 port=1,2")
+    first, second = driver_reason(refused.value).split("; ")
+    assert first == 'connection to server at "127.0.0.1", port 1 failed: Connection refused'
+    assert second == 'connection to server at "127.0.0.1", port 2 failed: Connection refused'
+
+
 async def test_a_wait_that_is_ending_is_left_alone_by_a_failed_attempt() -> None:
     reachability, loop = Reachability("host=db.example"), asyncio.get_running_loop()
     error = psycopg.OperationalError("refused")

@@ -38,6 +38,7 @@ _OF_NO_TENANT = {
     "traffic_by_backend": "calls by backend",
     "traffic_by_hour": "calls by backend",
     "traffic_latency": "latencies by backend",
+    "observed_excesses": "models that exceed their holds, for every organization",
     "alerts": "what is raised now",
     "alert_observations": "what processes have seen",
     "alert_deliveries": "what is still to be delivered",
@@ -82,7 +83,6 @@ _OPERATORS = {
     "backend_usage.compare_bill": _ALL,
     "backend_usage.find_backends": _ALL,
     "cap_counts.note_dropped": _MONTHS,
-    "cap_resets.correct_unfolded_months": _ALL,
     "drift.find_all": _ALL,
     "money_totals.find_all_balances": _ALL,
     "money_totals.find_costs_by_line_item": _ALL,
@@ -99,7 +99,6 @@ _OPERATORS = {
     "close_proof.find_close_differences": _MONTHS,
     "ledger_export.stream_csv": _MONTHS,
     "ledger_months.count_unresolved": _MONTHS,
-    "ledger_months.find_ahead_of_clock": _MONTHS,
     "ledger_months.drop_month": _MONTHS,
     "ledger_months.find_unfolded": _MONTHS,
     "ledger_months.find_unresolved": _MONTHS,
@@ -175,7 +174,7 @@ def test_every_statement_names_its_organizations_or_is_an_operators(
             {"accounts"},
         ),
         (
-            "WITH gone AS (DELETE FROM unfolded WHERE month = %s RETURNING *) SELECT 1",
+            "WITH gone AS (DELETE FROM unfolded WHERE day = %s RETURNING *) SELECT 1",
             {"unfolded"},
         ),
         (

@@ -1,6 +1,8 @@
 """Tests which of several PostgreSQL servers the gateway uses. Each `Fence` stands for one process."""
 
 import asyncio
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,8 +24,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.smoke
 def test_the_epoch_decides_before_the_timeline() -> None:
-    old, promoted = Rank(0, 1, 7), Rank(0, 2, 7)
-    accepted, foreign = Rank(1, 1, 7), Rank(0, 9, 8)
+    old, promoted = Rank(0, 1, 7, 5, "a"), Rank(0, 2, 7, 5, "b")
+    accepted, foreign, loaded = Rank(1, 1, 7, 5, "a"), Rank(0, 9, 8, 5), Rank(0, 9, 7, 6)
     assert promoted.is_newer_than(old)
     assert old.is_fenced_by(promoted)
     assert not promoted.is_fenced_by(old)
@@ -31,9 +33,24 @@ def test_the_epoch_decides_before_the_timeline() -> None:
     assert not old.is_fenced_by(old)
     assert not old.is_fenced_by(None)
     # Timelines of two databases cannot be compared.
-    for one, other in ((foreign, promoted), (promoted, foreign)):
-        assert one.is_fenced_by(other)
-        assert not one.is_newer_than(other)
+    for stranger in (foreign, loaded):
+        for one, other in ((stranger, promoted), (promoted, stranger)):
+            assert one.is_fenced_by(other)
+            assert not one.is_newer_than(other)
+
+
+@pytest.mark.smoke
+def test_a_timeline_has_one_history() -> None:
+    promoted, other, unknown = (Rank(0, 2, 7, 5, history) for history in ("b", "c", None))
+    assert other.is_fenced_by(promoted)
+    assert promoted.is_fenced_by(other)
+    assert not other.is_newer_than(promoted)
+    assert not promoted.is_fenced_by(promoted)
+    # The first process on a timeline has not read its history yet.
+    assert not unknown.is_fenced_by(promoted)
+    assert not promoted.is_fenced_by(unknown)
+    # A standby that follows is promoted to the next timeline, with a new history.
+    assert not Rank(0, 3, 7, 5, "d").is_fenced_by(promoted)
 
 
 class Servers:
@@ -180,6 +197,81 @@ async def test_two_servers_of_the_same_timeline_are_both_refused(servers: Server
         assert await servers.fence(servers.new, servers.new).survey()
     finally:
         other.stop("immediate")
+
+
+def _cold_copy(server: PostgresServer, folder: Path) -> PostgresServer:
+    """Copies the files of a stopped server, to a server that can be promoted."""
+    shutil.copytree(server.folder, folder)
+    (folder / "standby.signal").touch()
+    owner = server.folder.stat()
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+    return PostgresServer(folder)
+
+
+@pytest.mark.smoke
+async def test_two_copies_that_reached_the_same_timeline_are_told_apart(servers: Servers) -> None:
+    """Two copies of one server are promoted one after the other. Calls on the first copy would be missing
+    on the second one."""
+    servers.new.stop()
+    servers.old.stop()
+    copies = [_cold_copy(servers.old, servers.folder / name) for name in ("one", "two")]
+    one, two = copies
+    try:
+        one.start()
+        one.promote()
+        assert await servers.fence(one, file="seen").survey()
+        database = Database(servers.conninfo(one), pool_size=2, seen_file=servers.folder / "seen")
+        await database.open()
+        async with database.reading() as connection:
+            assert await (await connection.execute("SELECT 1")).fetchone() == (1,)
+        await database.close()
+        # A restart keeps the timeline and its history.
+        one.stop("immediate")
+        one.start()
+        assert await servers.fence(one, file="seen").survey()
+        one.stop()
+        two.start()
+        two.promote()
+        with pytest.raises(ServerFenced, match="timeline 2, history"):
+            await servers.fence(two, file="seen").survey()
+        # A process without any memory cannot know the first copy.
+        assert await servers.fence(two).survey()
+        assert (await servers.fence(two, file="seen").accept()).epoch == 1
+        assert await servers.fence(two, file="seen").survey()
+        two.stop()
+        one.start()
+        with pytest.raises(ServerFenced, match="not the newest"):
+            await servers.fence(one, file="seen").survey()
+    finally:
+        for copy in copies:
+            copy.stop("immediate")
+        servers.old.start()
+        servers.new.start()
+
+
+@pytest.mark.smoke
+async def test_a_dump_beside_the_original_is_refused_until_it_is_accepted(
+    servers: Servers,
+) -> None:
+    """The copy is on the same server, so its timeline and its system identifier are those of the
+    original."""
+    assert await servers.fence(servers.old, file="seen").survey()
+    dump = servers.folder / "books.dump"
+    place = ("-h", "127.0.0.1", "-p", str(servers.old.port), "-U", "postgres")
+    dump.touch()
+    dump.chmod(0o666)
+    servers.old.run("pg_dump", *place, "--format=custom", "--file", str(dump), "postgres")
+    servers.old.run("createdb", *place, "copy")
+    servers.old.run("pg_restore", *place, "--dbname=copy", str(dump))
+    copy = servers.conninfo(servers.old).removesuffix("postgres") + "copy"
+    with pytest.raises(ServerFenced, match="not the newest"):
+        await Fence(copy, None).survey()
+    # The original stays in use.
+    assert await servers.fence(servers.old, file="seen").survey()
+    assert (await Fence(copy, None).accept()).epoch == 1
+    assert await Fence(copy, None).survey()
+    assert await servers.fence(servers.old, file="seen").survey()
 
 
 async def test_an_operator_can_go_back_to_an_old_server(

@@ -76,7 +76,10 @@ def test_concurrent_migrations_wait_for_each_other(empty_database: str) -> None:
 
 @pytest.mark.parametrize(
     ("revision", "words"),
-    [("9999", "newer than this code"), ("0000", "run `tollkeeper migrate`")],
+    [
+        ("9999", "newer than this code"),
+        ("0039", "the last code that reads it is commit [0-9a-f]{40}"),
+    ],
 )
 def test_schema_of_another_age(empty_database: str, revision: str, words: str) -> None:
     migrate(empty_database)
@@ -84,6 +87,13 @@ def test_schema_of_another_age(empty_database: str, revision: str, words: str) -
     _execute(empty_database, change.encode())
     with pytest.raises(StateConflict, match=words):
         check_database(empty_database)
+
+
+def test_a_schema_from_before_the_first_release(empty_database: str) -> None:
+    migrate(empty_database)
+    _execute(empty_database, b"UPDATE alembic_version SET version_num = '0039'")
+    with pytest.raises(StateConflict, match="at 0039, from before the first release"):
+        migrate(empty_database)
 
 
 @pytest.mark.parametrize("setting", ["fsync", "full_page_writes"])

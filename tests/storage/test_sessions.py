@@ -1,15 +1,20 @@
 """Tests the settings of the gateway's database sessions, and poolers that discard these settings."""
 
+import asyncio
+from pathlib import Path
 from uuid import uuid4
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.support.databases import own_database
+from tests.support.gateway_processes import installed_program
 from tests.support.pooler import pooler
+from tests.support.upstream import Upstream, chat
 from tollkeeper.domain.errors import StateConflict
-from tollkeeper.storage.schema import check_database
+from tollkeeper.storage.migrations import migrate
+from tollkeeper.storage.schema import check_database, find_outdated
 from tollkeeper.storage.sessions import check_session, session_conninfo, session_settings
 
 
@@ -43,6 +48,41 @@ def test_a_pooler_in_transaction_mode_is_refused(conninfo: str) -> None:
         pytest.raises(StateConflict, match="transaction mode"),
     ):
         check_database(address, before_serving=True)
+
+
+async def test_unusual_defaults_of_a_role_change_nothing(
+    conninfo: str, tmp_path: Path, compiled: dict[str, str]
+) -> None:
+    """A new database is migrated, checked and served with defaults that change how values are written and
+    read, and where tables are found."""
+    name = f"unusual_{uuid4().hex}"
+    unusual = {
+        "datestyle": "German",
+        "intervalstyle": "iso_8601",
+        "bytea_output": "escape",
+        "array_nulls": "off",
+        "transform_null_equals": "on",
+        "search_path": "nowhere",
+        "timezone": "'Asia/Kathmandu'",
+        "extra_float_digits": "-15",
+    }
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+        for setting, value in unusual.items():
+            connection.execute(f"ALTER DATABASE {name} SET {setting} = {value}".encode())
+    url = make_conninfo(conninfo, dbname=name)
+    assert migrate(url) == migrate(url)
+    assert find_outdated(url) is None
+    async with (
+        Upstream(chat()) as upstream,
+        installed_program(tmp_path, tmp_path, url, upstream, compiled) as installed,
+    ):
+        doctor = await asyncio.to_thread(installed.program.run, "doctor")
+        assert "schema" in doctor.out, doctor
+        assert (await asyncio.to_thread(installed.program.run, "database", "accept")).code == 0
+        async with installed.serving() as (_, scripted):
+            assert (await scripted.chat()).status_code == 200
+        assert (await asyncio.to_thread(installed.program.json, "ledger", "verify"))["ok"]
 
 
 def _weak_database(conninfo: str) -> str:

@@ -1,4 +1,4 @@
-"""Provides the ledger of a tenant with period caps, on a database whose clock a test can set."""
+"""Provides the ledger of a tenant with caps, on a database whose clock a test can set."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -25,12 +25,12 @@ from tests.support.ledger import (
 )
 from tollkeeper.domain.access import KeyId, ProjectId
 from tollkeeper.domain.admission import Refusal
-from tollkeeper.domain.caps import COUNTED_PERIODS, CapPeriod
+from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.ledger import Hold
 from tollkeeper.domain.views import CapUse
 from tollkeeper.services.ledger.caps import Caps
 
-DAY, WEEK, MONTH = COUNTED_PERIODS
+DAY, WEEK, MONTH, TOTAL = CapPeriod
 NOON = datetime(2026, 11, 17, 12, tzinfo=UTC)
 
 
@@ -89,17 +89,18 @@ class CappedBooks:
 
 @pytest.fixture(scope="module")
 def cap_clock(shared_conninfo: str) -> DatabaseClock:
-    return DatabaseClock(own_database(shared_conninfo, f"period_caps_{uuid4().hex}"))
+    return DatabaseClock(own_database(shared_conninfo, f"caps_{uuid4().hex}"))
 
 
 @pytest.fixture(name="world")
 async def capped_books(cap_clock: DatabaseClock) -> AsyncIterator[CappedBooks]:
-    cap_clock.set(NOON)
-    database = make_database(cap_clock.conninfo)
-    await database.open()
-    processes = make_process(database), make_process(database)
-    tenant = await make_tenant(database, credit=10**6)
-    yield CappedBooks(processes, cap_clock, tenant, Caps(database, LIMITS))
-    for process in processes:
-        await process.ledger.drain()
-    await database.close()
+    with cap_clock:
+        cap_clock.set(NOON)
+        database = make_database(cap_clock.conninfo)
+        await database.open()
+        processes = make_process(database), make_process(database)
+        tenant = await make_tenant(database, credit=10**6)
+        yield CappedBooks(processes, cap_clock, tenant, Caps(database, LIMITS))
+        for process in processes:
+            await process.ledger.drain()
+        await database.close()

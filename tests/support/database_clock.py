@@ -1,14 +1,18 @@
 """Provides a database whose clock stands at the time that a test sets, for tests about midnight."""
 
 from datetime import UTC, datetime, timedelta
-from typing import LiteralString
+from typing import LiteralString, Self
 
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-# The program reads the time with these functions. The `search_path` finds this schema before
-# PostgreSQL's own.
+from tollkeeper.storage.sessions import CONVENTIONS
+
+# Where the program's sessions find functions and tables: first in the schema of the clock, if the database
+# has one.
+_SEARCH_PATH = "test_clock, pg_catalog, public"
+# The program reads the time with these functions.
 _CLOCK: LiteralString = """
     CREATE SCHEMA test_clock;
     CREATE TABLE test_clock.hands (now timestamptz NOT NULL);
@@ -21,7 +25,7 @@ _CLOCK: LiteralString = """
 
 
 class DatabaseClock:
-    """Sets the clock of one database. Only connections that are opened later use it."""
+    """Sets the clock of one database. Only connections that are opened in the `with` block use it."""
 
     def __init__(self, conninfo: str) -> None:
         self.conninfo = conninfo
@@ -29,11 +33,21 @@ class DatabaseClock:
         name = str(conninfo_to_dict(conninfo)["dbname"])
         with psycopg.connect(conninfo, autocommit=True) as connection:
             connection.execute(_CLOCK)
+            # For connections of tests, which do not set the program's conventions.
             connection.execute(
-                sql.SQL(
-                    "ALTER DATABASE {} SET search_path = test_clock, pg_catalog, public"
-                ).format(sql.Identifier(name))
+                sql.SQL("ALTER DATABASE {} SET search_path = {}").format(
+                    sql.Identifier(name), sql.SQL(_SEARCH_PATH)
+                )
             )
+
+    def __enter__(self) -> Self:
+        self._search_path = CONVENTIONS["search_path"]
+        CONVENTIONS["search_path"] = _SEARCH_PATH
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Lets later sessions find tables where they are in every other database."""
+        CONVENTIONS["search_path"] = self._search_path
 
     def set(self, now: datetime) -> None:
         self.now = now

@@ -1,5 +1,9 @@
 """Creates separate databases on the shared server, for tests that verify all rows of a database."""
 
+import shutil
+from pathlib import Path
+from urllib.parse import quote
+
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -27,14 +31,22 @@ def own_database(conninfo: str, name: str) -> str:
     return make_conninfo(conninfo, dbname=name)
 
 
-def database_at(conninfo: str, name: str, revision: str) -> str:
-    """Creates a database with the schema of an earlier revision on the same server, and returns its
-    connection string."""
-    with psycopg.connect(conninfo, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    created = make_conninfo(conninfo, dbname=name)
-    migrate(created, until=revision)
-    return created
+def database_url(conninfo: str) -> str:
+    if conninfo.startswith("postgresql://"):
+        return conninfo
+    parts = conninfo_to_dict(conninfo)
+    host, user = (quote(str(parts[name]), safe="") for name in ("host", "user"))
+    return f"postgresql://{user}@/{parts['dbname']}?host={host}"
+
+
+def data_dir_beside(data_dir: Path, conninfo: str) -> Path:
+    """Returns a data folder for processes on this database, with the same master key. A data folder
+    belongs to one database: processes refuse another one as a copy."""
+    folder = data_dir / f"of-{conninfo_to_dict(conninfo)['dbname']}"
+    folder.mkdir(exist_ok=True)
+    if (data_dir / "master.key").exists():
+        shutil.copy(data_dir / "master.key", folder)
+    return folder
 
 
 def _copy(connection: psycopg.Connection, database: str, name: str) -> None:

@@ -38,7 +38,6 @@ async def fill_books(
             "projects": [tenant.project_id for tenant in tenants],
             "keys": [tenant.key_id for tenant in tenants],
             "days": [month.first_day for month in months],
-            "months": [month.number for month in months],
         }
         await connection.execute(_RESERVATIONS, parameters, prepare=False)
         for statement in _RESOLUTIONS, _OVERAGES, _ROLLUP, _PROJECT_ACCOUNTS, _ACCOUNTS:
@@ -54,19 +53,19 @@ async def fill_books(
 _RESERVATIONS: LiteralString = f"""
     INSERT INTO reservations (organization_id, id, project_id, api_key_id, process_id, model, hold,
         price_prompt, price_completion, price_image, price_request, price_cache_read,
-        prompt_tokens_max, choices, output_tokens_max, images, month, held_at)
+        prompt_tokens_max, choices, output_tokens_max, images, held_at)
     SELECT (%(organizations)s::uuid[])[tenant],
         (lpad(to_hex(at_ms), 12, '0') || '7' || left(hash, 3) || '8' || substr(hash, 5, 15))::uuid,
         (%(projects)s::uuid[])[tenant], (%(keys)s::uuid[])[tenant], gen_random_uuid(),
         'example/chat' || (n / 11 %% 2), {_HOLD}, 0, 0, 0, {_HOLD}, 0, 0, 1, 0, 0,
-        (%(months)s::integer[])[month], to_timestamp(at_ms / 1000.0)
+        to_timestamp(at_ms / 1000.0)
     FROM (
         SELECT n, md5(n::text || random()::text) AS hash,
             1 + n %% cardinality(%(organizations)s::uuid[]) AS tenant, month,
             ((%(days)s::integer[])[month] + n / 7 %% {_DAYS}) * 86400000::bigint
                 + n %% 86400000 AS at_ms
         FROM generate_series(1, %(calls)s) AS n,
-            LATERAL (SELECT 1 + n / 13 %% cardinality(%(months)s::integer[]) AS month) AS chosen
+            LATERAL (SELECT 1 + n / 13 %% cardinality(%(days)s::integer[]) AS month) AS chosen
     ) AS made
 """
 _RESOLUTIONS: LiteralString = f"""
@@ -97,8 +96,7 @@ _ROLLUP: LiteralString = """
 """
 _SPENT: LiteralString = """
     WITH spent AS (
-        SELECT d.organization_id, r.project_id, max(r.month) OVER (PARTITION BY r.organization_id)
-                AS month, r.month AS spending_month, d.prompt + d.completion AS cost,
+        SELECT d.organization_id, r.project_id, d.prompt + d.completion AS cost,
             d.prompt + d.completion - d.settled AS overage
         FROM resolutions d
         JOIN reservations r ON r.organization_id = d.organization_id AND r.id = d.reservation_id
@@ -109,12 +107,9 @@ _PROJECT_ACCOUNTS: LiteralString = (
     _SPENT
     + """
     , sums AS (
-        SELECT organization_id, project_id, month, sum(cost) AS settled,
-            sum(cost) FILTER (WHERE spending_month = month) AS month_settled
-        FROM spent GROUP BY 1, 2, 3
+        SELECT organization_id, project_id, sum(cost) AS settled FROM spent GROUP BY 1, 2
     )
-    UPDATE project_accounts a SET settled = s.settled, month = s.month,
-        month_settled = s.month_settled
+    UPDATE project_accounts a SET settled = s.settled
     FROM sums s WHERE a.organization_id = s.organization_id AND a.project_id = s.project_id
     """
 )
@@ -122,12 +117,11 @@ _ACCOUNTS: LiteralString = (
     _SPENT
     + """
     , sums AS (
-        SELECT organization_id, month, sum(cost) AS settled, sum(overage) AS overage,
-            sum(cost) FILTER (WHERE spending_month = month) AS month_settled
-        FROM spent GROUP BY 1, 2
+        SELECT organization_id, sum(cost) AS settled, sum(overage) AS overage
+        FROM spent GROUP BY 1
     )
-    UPDATE accounts a SET settled = s.settled, overage = s.overage, month = s.month,
-        month_settled = s.month_settled, available = a.available - s.settled
+    UPDATE accounts a SET settled = s.settled, overage = s.overage,
+        available = a.available - s.settled
     FROM sums s WHERE a.organization_id = s.organization_id
     """
 )

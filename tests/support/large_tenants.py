@@ -45,10 +45,10 @@ _STATEMENTS: tuple[LiteralString, ...] = (
     FROM made, generate_series(1, %(policies)s) AS p
     """,
     """
-    INSERT INTO policy_versions (organization_id, policy_id, version, id, rule, direction, mode,
-        scope, project_ids, threshold, published_at)
-    SELECT organization_id, id, 1, 'ver_' || id, rule, direction, mode, scope, project_ids, threshold,
-        now()
+    INSERT INTO policy_versions (organization_id, policy_id, version, id, name, rule, direction,
+        mode, scope, project_ids, threshold, published_at)
+    SELECT organization_id, id, 1, 'ver_' || id, name, rule, direction, mode, scope, project_ids,
+        threshold, now()
     FROM policies WHERE name = 'Filled'
     """,
     "DROP TABLE made",

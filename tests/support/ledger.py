@@ -16,6 +16,7 @@ from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.admission import Decision, DefaultLimits
 from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
 from tollkeeper.domain.pricing import Bounds, Pricing, hold_picousd
+from tollkeeper.services.ledger.excesses import Excesses
 from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.services.request_ids import new_request_id
@@ -88,12 +89,12 @@ async def running_process(conninfo: str, *, pool_size: int = 4) -> AsyncIterator
 def make_process(database: Database, limits: DefaultLimits = LIMITS) -> Process:
     process_id = uuid4()
     store = LedgerStore(database, process_id, limits)
-    return Process(process_id, database, store, make_ledger(store))
+    return Process(process_id, database, store, make_ledger(store, database))
 
 
-def make_ledger(store: LedgerStore) -> Ledger:
+def make_ledger(store: LedgerStore, database: Database) -> Ledger:
     """Returns a ledger for organizations without policies."""
-    return Ledger(store, PolicyDirectory(default_threshold=5000))
+    return Ledger(store, PolicyDirectory(default_threshold=5000), Excesses(database))
 
 
 async def make_tenant(database: Database, credit: int = 0) -> LedgerTenant:

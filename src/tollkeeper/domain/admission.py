@@ -21,18 +21,7 @@ from msgspec.structs import replace
 
 from tollkeeper.domain.access import KeyId, KeyStatus, ProjectId
 from tollkeeper.domain.allowed_models import allows
-from tollkeeper.domain.caps import (
-    Cap,
-    CapPeriod,
-    CapSubject,
-    PeriodCap,
-    ResolvedHold,
-    caps_of,
-    day_at,
-    on_day,
-    period_end,
-    with_resolved,
-)
+from tollkeeper.domain.caps import CapCounter, CapKey, CapPeriod, caps_of, period_end
 from tollkeeper.domain.errors import RETRY_AFTER_S_MAX
 from tollkeeper.domain.policy_set import PolicySet
 from tollkeeper.domain.spend import Fold, FoldKind, Spend
@@ -59,7 +48,6 @@ class ProjectState(msgspec.Struct, frozen=True, gc=False):
     """Contains one project's counters and limits, as a transaction reads them."""
 
     spend: Spend
-    cap: Cap | None
     archived: bool
     # The number of open holds, which are neither resolved nor unsettled.
     live_holds: int
@@ -80,7 +68,6 @@ class AccountState(msgspec.Struct, frozen=True):
     # negative.
     overage_picousd: int
     spend: Spend
-    cap: Cap | None
     projects: dict[ProjectId, ProjectState]
     keys: dict[KeyId, KeyStatus]
     # The overage bound: overage may bring the balance down to minus this amount; None means no
@@ -91,11 +78,10 @@ class AccountState(msgspec.Struct, frozen=True):
     # Whether the balance was below minus the overage bound at an earlier admission. Only an
     # operator can clear this flag.
     stopped: bool = False
-    # The latest UTC day for which a hold was counted, in days since 1970-01-01; None if the
-    # organization has no period caps.
-    spending_day: int | None = None
-    # The period caps of the organization, of the loaded projects and of the loaded keys.
-    period_caps: dict[tuple[CapSubject, CapPeriod], PeriodCap] = {}
+    # Whether the organization, or one of its projects or keys, has a cap.
+    is_capped: bool = False
+    # The caps of the organization, of the loaded projects and of the loaded keys, as of now.
+    caps: dict[CapKey, CapCounter] = {}
     # For each rotated key: the first key in its chain of rotations. The rotated key shares the caps
     # of the first key.
     first_keys: dict[KeyId, KeyId] = {}
@@ -137,17 +123,6 @@ class AccountState(msgspec.Struct, frozen=True):
             overage_picousd=self.overage_picousd + fold.overage_picousd,
             spend=self.spend.folded(fold),
             projects={**self.projects, fold.project_id: folded_project},
-        )
-
-    def with_resolved(self, *resolved: ResolvedHold) -> "AccountState":
-        """Returns the state after resolved holds are counted in the period caps. `folded` changes
-        all other amounts."""
-        return replace(
-            self,
-            # A hold that a crash of PostgreSQL lost, and that the ledger restored, may belong to a
-            # later day than `self.spending_day`.
-            spending_day=max([self.spending_day or 0, *(hold.spending_day for hold in resolved)]),
-            period_caps=with_resolved(self.period_caps, resolved),
         )
 
 
@@ -192,8 +167,8 @@ class Decision(msgspec.Struct, frozen=True):
     # The limit that the request exceeds: an amount in picousd, requests per minute, or concurrent
     # calls.
     limit: int = 0
-    # If a period cap refused: the kind of its period, and the start of the next period in seconds
-    # since 1970.
+    # If a cap refused: the kind of its period, and the start of the next period in seconds since
+    # 1970.
     period: CapPeriod | None = None
     resets_at: int | None = None
     # None if a retry cannot succeed soon.
@@ -216,7 +191,6 @@ class _BatchProject:
         account = batch.state
         # The state before the batch.
         self.state = state
-        self._spend = state.spend.in_month(batch.spend.month)
         self._rate_units, self._rate_at_us = _refill_rate(state, now_us)
         # Whether some calls may be refused because the project is archived, because of a list of
         # allowed models, or because the organization is stopped.
@@ -224,7 +198,7 @@ class _BatchProject:
             batch.stopped or state.archived or bool(state.models or account.key_models)
         )
         # Whether a cap of the organization, the project or a key may apply.
-        self.has_caps = bool(state.cap or account.cap or batch.period_caps)
+        self.has_caps = bool(batch.caps)
         # The number of calls that rate and concurrency allow.
         self.calls_max = min(
             self._rate_units // RATE_UNITS_PER_REQUEST, state.concurrency - state.live_holds
@@ -237,7 +211,7 @@ class _BatchProject:
         """Returns the state after the calls that were admitted so far."""
         return replace(
             self.state,
-            spend=self._spend.with_hold(self.held),
+            spend=self.state.spend.with_hold(self.held),
             live_holds=self.state.live_holds + self.calls,
             rate_units=self._rate_units - self.calls * RATE_UNITS_PER_REQUEST,
             rate_at_us=self._rate_at_us,
@@ -247,19 +221,11 @@ class _BatchProject:
 class AccountBatch(Generic[R]):
     """Decides on requests of one organization, one after the other."""
 
-    def __init__(self, state: AccountState, *, now_us: int, month: int) -> None:
-        """If the account has already counted in a later month than `month` (the clock was set
-        back), the holds of this batch count in that later month."""
+    def __init__(self, state: AccountState, *, now_us: int) -> None:
         # The state before the batch.
         self.state = state
-        # The amounts before the batch, in the month in which its holds count.
-        self.spend = state.spend.in_month(month)
         self.stopped = state.stopped or state.is_below_bound
-        self.period_caps: dict[tuple[CapSubject, CapPeriod], PeriodCap] = {}
-        self._spending_day = state.spending_day
-        if state.spending_day is not None:
-            self._spending_day = max(state.spending_day, day_at(now_us))
-            self.period_caps = {**on_day(state.period_caps, self._spending_day)}
+        self.caps = {**state.caps}
         self._available = state.available_picousd
         self._overage_bound = state.overage_bound_picousd
         self._overage_in_flight = state.overage_in_flight_picousd
@@ -315,9 +281,9 @@ class AccountBatch(Generic[R]):
         self._overage_in_flight = in_flight
         project.calls += 1
         project.held += amount
-        if self.period_caps:
-            for key in self._period_cap_keys(request):
-                self.period_caps[key] = self.period_caps[key].with_hold(amount)
+        if self.caps:
+            for cap_key in self._caps_of(request):
+                self.caps[cap_key] = self.caps[cap_key].with_hold(amount)
         self.admitted.append(request)
         return ADMITTED
 
@@ -335,8 +301,7 @@ class AccountBatch(Generic[R]):
                 project_id: self._projects[project_id.int].after for project_id in before.projects
             },
             stopped=self.stopped,
-            spending_day=self._spending_day,
-            period_caps=self.period_caps,
+            caps=self.caps,
         )
         admitted = sum(map(_hold_amount, self.admitted))
         assert sum(project.held for project in self._projects.values()) == admitted
@@ -360,7 +325,7 @@ class AccountBatch(Generic[R]):
         return None
 
     def _spend_after(self) -> Spend:
-        return self.spend.with_hold(self.state.available_picousd - self._available)
+        return self.state.spend.with_hold(self.state.available_picousd - self._available)
 
     def _refuse_by_money(
         self, refusal: Refusal, needed: int, available: int, missing: int, limit: int = 0
@@ -379,38 +344,46 @@ class AccountBatch(Generic[R]):
         )
 
     def _refuse_by_caps(self, project: _BatchProject, request: R) -> Decision | None:
-        spend, project_spend = self._spend_after(), project.after.spend
-        return (
-            _refuse_by_cap(Refusal.ORGANIZATION_CAP, self.state.cap, spend, request)
-            or _refuse_by_cap(Refusal.PROJECT_CAP, project.state.cap, project_spend, request)
-            or self._refuse_by_period_cap(spend, project_spend, request)
-        )
-
-    def _refuse_by_period_cap(
-        self, spend: Spend, project_spend: Spend, request: R
-    ) -> Decision | None:
-        for subject, period in self._period_cap_keys(request):
-            cap = self.period_caps[subject, period]
-            refusal, spend_of_subject = Refusal.KEY_CAP, project_spend
-            if subject is None:
-                refusal, spend_of_subject = Refusal.ORGANIZATION_CAP, spend
-            elif subject == request.project_id:
-                refusal = Refusal.PROJECT_CAP
-            refused = _refuse_by_cap_amount(refusal, cap, spend_of_subject, request)
-            if refused is not None:
-                return replace(refused, period=period, resets_at=period_end(period, cap.number))
+        for cap_key in self._caps_of(request):
+            cap = self.caps[cap_key]
+            if request.hold_picousd > cap.left_picousd:
+                return self._refuse_by_cap(cap_key, cap, project, request)
         return None
 
-    def _period_cap_keys(self, request: R) -> list[tuple[CapSubject, CapPeriod]]:
+    def _refuse_by_cap(
+        self, cap_key: CapKey, cap: CapCounter, project: _BatchProject, request: R
+    ) -> Decision:
+        subject, period = cap_key
+        refusal, spend = Refusal.KEY_CAP, project.after.spend
+        if subject is None:
+            refusal, spend = Refusal.ORGANIZATION_CAP, self._spend_after()
+        elif subject == request.project_id:
+            refusal = Refusal.PROJECT_CAP
+        # `cap.held_picousd` includes unsettled holds, which wait for reconciliation. Only the holds
+        # of calls in flight end by themselves.
+        in_flight = min(cap.held_picousd, spend.held_picousd)
+        return Decision(
+            refusal,
+            needed_picousd=request.hold_picousd,
+            available_picousd=cap.left_picousd,
+            held_picousd=cap.held_picousd,
+            spent_picousd=cap.settled_picousd,
+            limit=cap.amount_picousd,
+            retry_after_s=1 if request.hold_picousd <= cap.left_picousd + in_flight else None,
+            period=period,
+            resets_at=period_end(period, cap.number),
+        )
+
+    def _caps_of(self, request: R) -> list[CapKey]:
         first_key_id = self.state.first_keys.get(request.key_id, request.key_id)
-        return caps_of(self.period_caps, request.project_id, first_key_id)
+        return caps_of(self.caps, request.project_id, first_key_id)
 
 
 def decide(
-    state: AccountState, requests: Sequence[AdmissionRequest], *, now_us: int, month: int
+    state: AccountState, requests: Sequence[AdmissionRequest], *, now_us: int
 ) -> tuple[AccountState, list[Decision]]:
     """Decides on a batch (see `AccountBatch`)."""
-    batch: AccountBatch[AdmissionRequest] = AccountBatch(state, now_us=now_us, month=month)
+    batch: AccountBatch[AdmissionRequest] = AccountBatch(state, now_us=now_us)
     decisions = [batch.decide(request) for request in requests]
     return batch.after(), decisions
 
@@ -425,34 +398,6 @@ def take_request(project: ProjectState, *, now_us: int) -> tuple[ProjectState, D
         return refilled, refusal
     remaining = refilled.rate_units - RATE_UNITS_PER_REQUEST
     return replace(refilled, rate_units=remaining), ADMITTED
-
-
-def _refuse_by_cap(
-    refusal: Refusal, cap: Cap | None, spend: Spend, request: AdmissionRequest
-) -> Decision | None:
-    return None if cap is None else _refuse_by_cap_amount(refusal, spend.under(cap), spend, request)
-
-
-def _refuse_by_cap_amount(
-    refusal: Refusal, cap: PeriodCap, spend: Spend, request: AdmissionRequest
-) -> Decision | None:
-    """Refuses a request whose hold is larger than the remaining amount of the cap. `spend` belongs
-    to the subject of the cap, or to the project if the subject is a key."""
-    left = cap.amount_picousd - cap.counted_picousd
-    if request.hold_picousd <= left:
-        return None
-    # `cap.held_picousd` includes unsettled holds, which wait for reconciliation. Only the holds of
-    # calls in flight end by themselves.
-    in_flight = min(cap.held_picousd, spend.held_picousd)
-    return Decision(
-        refusal,
-        needed_picousd=request.hold_picousd,
-        available_picousd=left,
-        held_picousd=cap.held_picousd,
-        spent_picousd=cap.settled_picousd,
-        limit=cap.amount_picousd,
-        retry_after_s=1 if request.hold_picousd <= left + in_flight else None,
-    )
 
 
 def _refuse_by_rate(project: ProjectState) -> Decision | None:

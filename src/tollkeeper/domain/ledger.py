@@ -10,7 +10,7 @@ import msgspec
 
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.admission import AccountState, AdmissionRequest
-from tollkeeper.domain.policy_set import PolicySet
+from tollkeeper.domain.excess import Excess
 from tollkeeper.domain.pricing import Bounds, Pricing
 
 
@@ -23,24 +23,6 @@ class Hold(AdmissionRequest, frozen=True, gc=False, kw_only=True):
     bounds: Bounds
     # The policies that the request names.
     policy_ids: tuple[str, ...] = ()
-    # The price of one verdict (a policy's result for the call), and the number of verdicts that the
-    # hold covers.
-    verdict_picousd: int = 0
-    verdicts_max: int = 0
-
-    def judged_by(self, policies: PolicySet) -> "Hold":
-        """Returns this hold, increased by the highest possible total cost of these policies'
-        verdicts."""
-        price = policies.verdict_picousd
-        verdicts = policies.verdicts_max(self.project_id, self.policy_ids) if price else 0
-        if not verdicts:
-            return self
-        return msgspec.structs.replace(
-            self,
-            hold_picousd=self.hold_picousd + price * verdicts,
-            verdict_picousd=price,
-            verdicts_max=verdicts,
-        )
 
 
 class ResolutionKind(StrEnum):
@@ -67,9 +49,10 @@ class Resolution(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     web_search: int = 0
     image: int = 0
     request: int = 0
-    verdict: int = 0
     other: int = 0
     estimated: bool = False
+    # Set if the settlement exceeds its hold, and this has to be noted.
+    excess: Excess | None = None
 
 
 class Mark(msgspec.Struct, frozen=True, gc=False):
@@ -99,5 +82,3 @@ class LockedAccounts(msgspec.Struct, frozen=True):
     # For each organization: the epoch, a number that changes with its published policies.
     epochs: dict[OrganizationId, int]
     now_us: int
-    # The UTC month of `now_us`, for example 202611.
-    month: int

@@ -64,11 +64,10 @@ PRICE_DIMENSIONS = (
 )
 PRICE_NAMES = tuple(dimension.name for dimension in PRICE_DIMENSIONS)
 PUBLIC_PRICES = tuple(dimension.name for dimension in PRICE_DIMENSIONS if dimension.is_public)
-# The line items of a settlement, each of which is a column: one for each price dimension, one for
-# the verdicts of policies, and one for costs that an operator enters.
+# The line items of a settlement, each of which is a column: one for each price dimension, and one
+# for costs that an operator enters.
 LINE_ITEMS = (
     *dict.fromkeys(dimension.line_item or dimension.name for dimension in PRICE_DIMENSIONS),
-    "verdict",
     "other",
 )
 

@@ -94,6 +94,9 @@ class ActivityEntry:
     overhead_us: int | None = None
     # More than one if the key repeated a rejected request; the record describes the last rejection.
     requests: int = 1
+    # The field that the error names, and its message. The message of a 402 has the amounts.
+    error_param: str | None = None
+    error_message: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +209,6 @@ class HoldTerms:
     web_searches: int
     input_audio_tokens_max: int
     output_audio_tokens_max: int
-    price_verdict: int
-    verdicts_max: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from tollkeeper.domain.admission import (
     DefaultLimits,
     ProjectState,
 )
-from tollkeeper.domain.caps import Cap, CapPeriod
 from tollkeeper.domain.spend import Fold, FoldKind, Spend
 
 
@@ -19,37 +18,28 @@ def account_of(row: tuple[Any, ...], limits: DefaultLimits) -> AccountState:
     return AccountState(
         available_picousd=row[1],
         overage_picousd=row[2],
-        spend=Spend(*row[3:9]),
-        cap=_cap(row[9]),
+        spend=Spend(*row[3:6]),
         projects={},
         keys={},
-        overage_bound_picousd=limits.overage_bound_picousd if row[11] is None else row[11],
-        stopped=row[12],
-        spending_day=row[13],
-        overage_in_flight_picousd=row[14],
+        overage_bound_picousd=limits.overage_bound_picousd if row[7] is None else row[7],
+        stopped=row[8],
+        is_capped=row[9],
+        overage_in_flight_picousd=row[10],
     )
 
 
 def project_of(row: tuple[Any, ...], limits: DefaultLimits, now_us: int) -> ProjectState:
-    requests_per_minute = row[10] or limits.requests_per_minute
+    requests_per_minute = row[6] or limits.requests_per_minute
     return ProjectState(
-        spend=Spend(*row[2:8]),
-        cap=_cap(row[8]),
-        archived=row[14],
-        live_holds=row[9],
+        spend=Spend(*row[2:5]),
+        archived=row[10],
+        live_holds=row[5],
         requests_per_minute=requests_per_minute,
-        concurrency=row[11] or limits.concurrency,
-        rate_units=requests_per_minute * RATE_UNITS_PER_REQUEST if row[12] is None else row[12],
-        rate_at_us=now_us if row[13] is None else row[13],
-        models=tuple(row[15] or ()),
+        concurrency=row[7] or limits.concurrency,
+        rate_units=requests_per_minute * RATE_UNITS_PER_REQUEST if row[8] is None else row[8],
+        rate_at_us=now_us if row[9] is None else row[9],
+        models=tuple(row[11] or ()),
     )
-
-
-def _cap(pair: list[str | None]) -> Cap | None:
-    amount, period = pair
-    if amount is None or period is None:
-        return None
-    return Cap(amount_picousd=int(amount), period=CapPeriod(period))
 
 
 def key_status_of(revoked: bool, suspended: bool, expired: bool) -> KeyStatus:
@@ -61,12 +51,11 @@ def key_status_of(revoked: bool, suspended: bool, expired: bool) -> KeyStatus:
 
 
 def fold_of(project_id: ProjectId, row: Sequence[Any]) -> Fold:
-    kind, was_unsettled, month, count, hold, settled, overage, overage_max = row
+    kind, was_unsettled, count, hold, settled, overage, overage_max = row
     return Fold(
         project_id=project_id,
         kind=FoldKind(kind),
         was_unsettled=was_unsettled,
-        month=month,
         count=count,
         hold_picousd=hold,
         settled_picousd=settled,

@@ -13,15 +13,14 @@ from tollkeeper.domain.payments import REFUND_KINDS, BookedGrant, GrantKind
 from tollkeeper.domain.views import Balance
 from tollkeeper.storage.database import Connection
 
-# Computes the current balances: the columns of the accounts, corrected by the rows of the table
-# `unfolded`. These rows are resolutions, and marks of unsettled calls (of unknown cost), that are
-# not yet added to the accounts. A mark moves its hold from `held` to `unsettled`. The resolution of
-# a marked reservation reduces `unsettled`, any other resolution reduces `held`, and both reduce
-# `month_held` of the hold's month. The rows are summed (`pending`) before they are joined with the
-# accounts, because there are only a few of them, even if there are many accounts.
+# Computes the current balances: the columns of the accounts, corrected by the rows of `unfolded`,
+# which are resolutions, and marks of unsettled calls, that are not yet added to the accounts. A mark
+# moves its hold from `held` to `unsettled`. The resolution of a marked reservation reduces
+# `unsettled`, any other resolution reduces `held`. The rows are summed (`pending`) before they are
+# joined, because there are only a few of them, even if there are many accounts.
 _PENDING: LiteralString = """
     WITH pending AS NOT MATERIALIZED (
-        SELECT u.organization_id, u.project_id, u.month,
+        SELECT u.organization_id, u.project_id,
             sum(CASE WHEN u.kind = 'unsettled' OR m.reservation_id IS NULL THEN u.hold ELSE 0 END)
                 AS from_held,
             count(*) FILTER (WHERE u.kind = 'unsettled' OR m.reservation_id IS NULL) AS ended,
@@ -36,19 +35,12 @@ _PENDING: LiteralString = """
           ON m.organization_id = u.organization_id AND m.reservation_id = u.reservation_id
 """
 _CURRENT: LiteralString = """
-        GROUP BY u.organization_id, u.project_id, u.month
+        GROUP BY u.organization_id, u.project_id
     ), pending_accounts AS NOT MATERIALIZED (
         SELECT organization_id, sum(from_held) AS from_held, sum(to_unsettled) AS to_unsettled,
             sum(resolved) AS resolved, sum(to_settled) AS to_settled, sum(to_overage) AS to_overage,
             sum(from_overage_in_flight) AS from_overage_in_flight
         FROM pending GROUP BY organization_id
-    ), pending_account_months AS NOT MATERIALIZED (
-        SELECT organization_id, month, sum(resolved) AS resolved, sum(to_settled) AS to_settled
-        FROM pending GROUP BY organization_id, month
-    ), pending_projects AS NOT MATERIALIZED (
-        SELECT organization_id, project_id, sum(from_held) AS from_held, sum(ended) AS ended,
-            sum(to_unsettled) AS to_unsettled, sum(to_settled) AS to_settled
-        FROM pending GROUP BY organization_id, project_id
     ), balances AS NOT MATERIALIZED (
         SELECT a.organization_id, a.granted,
             a.available + coalesce(p.resolved - p.to_settled, 0) AS available,
@@ -57,27 +49,16 @@ _CURRENT: LiteralString = """
             a.settled + coalesce(p.to_settled, 0) AS settled,
             a.overage + coalesce(p.to_overage, 0) AS overage,
             a.overage_in_flight - coalesce(p.from_overage_in_flight, 0) AS overage_in_flight,
-            a.month,
-            a.month_held - coalesce(m.resolved, 0) AS month_held,
-            a.month_settled + coalesce(m.to_settled, 0) AS month_settled,
-            a.cap, a.cap_period, a.stopped, a.refunded
+            a.stopped, a.refunded
         FROM accounts a LEFT JOIN pending_accounts p ON p.organization_id = a.organization_id
-        LEFT JOIN pending_account_months m
-          ON m.organization_id = a.organization_id AND m.month = a.month
     ), project_balances AS NOT MATERIALIZED (
         SELECT a.organization_id, a.project_id,
             a.held - coalesce(p.from_held, 0) AS held,
             a.unsettled + coalesce(p.to_unsettled, 0) AS unsettled,
             a.settled + coalesce(p.to_settled, 0) AS settled,
-            a.live_holds - coalesce(p.ended, 0) AS live_holds,
-            a.month,
-            a.month_held - coalesce(m.resolved, 0) AS month_held,
-            a.month_settled + coalesce(m.to_settled, 0) AS month_settled,
-            a.cap, a.cap_period
-        FROM project_accounts a LEFT JOIN pending_projects p
+            a.live_holds - coalesce(p.ended, 0) AS live_holds
+        FROM project_accounts a LEFT JOIN pending p
           ON p.organization_id = a.organization_id AND p.project_id = a.project_id
-        LEFT JOIN pending m ON m.organization_id = a.organization_id
-          AND m.project_id = a.project_id AND m.month = a.month
     )
 """
 

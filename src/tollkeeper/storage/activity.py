@@ -58,7 +58,7 @@ _INSERT_FRESH: LiteralString = """
         completion_tokens, cached_tokens, reasoning_tokens, cache_write_tokens, web_searches,
         input_audio_tokens, output_audio_tokens, service_tier, estimated, hold, cost, settlement,
         backend, replica, reported_usage, reported_cost, dispatched_ms, upstream_ms, overhead_us,
-        verdict_cost, requests, started_at)
+        error_param, error_message, requests, started_at)
     SELECT v.organization_id, v.request_id, v.project_id, v.key_id, v.operation,
         left(v.model, 512), v.streamed, v.duration_us / 1000, v.first_piece_us / 1000, v.status,
         left(v.error_code, 512), left(v.finish, 512), v.prompt_tokens, v.completion_tokens,
@@ -69,7 +69,8 @@ _INSERT_FRESH: LiteralString = """
         v.hold_picousd, v.cost_picousd, v.settlement, v.backend, v.replica,
         CASE WHEN octet_length(v.reported_usage::text) <= 8192 THEN v.reported_usage::jsonb END,
         v.reported_cost_picousd, v.dispatched_us / 1000, v.upstream_us / 1000, v.overhead_us,
-        nullif(v.verdict_picousd, 0), coalesce(v.requests, 1), to_timestamp(v.started_at_ms / 1000.0)
+        left(v.error_param, 512), left(v.error_message, 512), coalesce(v.requests, 1),
+        to_timestamp(v.started_at_ms / 1000.0)
     FROM json_to_recordset(%s::json) AS v (organization_id uuid, request_id uuid, project_id uuid,
         key_id uuid, operation text, model text, streamed boolean, duration_us bigint,
         first_piece_us bigint, status integer, error_code text, finish text, prompt_tokens bigint,
@@ -78,7 +79,7 @@ _INSERT_FRESH: LiteralString = """
         output_audio_tokens bigint, service_tier text, estimated boolean, hold_picousd numeric,
         cost_picousd numeric, settlement text, backend text, replica text, reported_usage json,
         reported_cost_picousd numeric, dispatched_us bigint, upstream_us bigint,
-        overhead_us bigint, verdict_picousd numeric, requests bigint, started_at_ms bigint)
+        overhead_us bigint, error_param text, error_message text, requests bigint, started_at_ms bigint)
     """
 _INSERT = Statement(
     "tollkeeper_insert_activity",
@@ -111,7 +112,7 @@ _INSERT_VERDICTS = Statement(
         unread text[], first_basis_points integer)
     ON CONFLICT DO NOTHING RETURNING *
     )
-    """  # noqa: S608
+    """
     + ROLL_UP_VERDICTS,
     returns_rows=False,
 )
@@ -170,7 +171,7 @@ _SELECT: LiteralString = """
         CASE WHEN d.kind IS NULL THEN m.reason END, a.backend, a.replica, a.reported_usage,
         a.reported_cost,
         coalesce(v.verdicts, '[]'), a.dispatched_ms, a.upstream_ms, a.overhead_us,
-        coalesce(a.requests, 1)
+        coalesce(a.requests, 1), a.error_param, a.error_message
 """
 # Policies judge a call while it runs or soon after. The time limits avoid a search in the
 # partitions of other days.
@@ -204,7 +205,7 @@ _FIND: LiteralString = (
             SELECT * FROM reservations WHERE organization_id = g.id AND id = %(request)s LIMIT 1
         ) r
     )
-    """  # noqa: S608
+    """
     + _SELECT
     + """
     FROM recorded a FULL JOIN reserved r

@@ -51,7 +51,7 @@ async def find(
     """Finds a key, even if it is revoked, because a page of the list may begin after a revoked
     key."""
     cursor = await connection.execute(
-        f"SELECT {_COLUMNS} FROM admin_keys WHERE organization_id = %s AND id = %s",  # noqa: S608
+        f"SELECT {_COLUMNS} FROM admin_keys WHERE organization_id = %s AND id = %s",
         (organization_id, key_id),
     )
     row = await cursor.fetchone()
@@ -61,7 +61,7 @@ async def find(
 async def find_anywhere(connection: Connection, key_id: KeyId) -> AdminKey | None:
     """Finds a key without checking its organization. For operators only."""
     cursor = await connection.execute(
-        f"SELECT {_COLUMNS} FROM admin_keys WHERE id = %s",  # noqa: S608
+        f"SELECT {_COLUMNS} FROM admin_keys WHERE id = %s",
         (key_id,),
     )
     row = await cursor.fetchone()
@@ -77,7 +77,7 @@ async def find_by_digests(trips: RoundTrips, digests: list[bytes]) -> list[Admin
 
 _FIND_BY_DIGESTS = Statement(
     "tollkeeper_admin_keys_by_digest",
-    f"SELECT {_COLUMNS}, digest FROM admin_keys WHERE digest = ANY (%s::bytea[])",  # noqa: S608
+    f"SELECT {_COLUMNS}, digest FROM admin_keys WHERE digest = ANY (%s::bytea[])",
 )
 
 
@@ -100,7 +100,7 @@ async def find_page(
               SELECT created_at, id FROM admin_keys
               WHERE organization_id = %(organization)s AND id = %(after)s))
         ORDER BY created_at {direction}, id {direction} LIMIT %(limit)s
-        """,  # noqa: S608
+        """,
         {"organization": organization_id, "after": after, "limit": limit},
     )
     return [_key(row) for row in await cursor.fetchall()]

@@ -15,9 +15,8 @@ from tollkeeper.domain.spend import Spend
 from tollkeeper.storage.account_rows import key_status_of, project_of
 from tollkeeper.storage.database import Connection
 
-# Values with which caps and concurrency cannot reject the call. They are not checked, because
-# resolutions that are not yet folded into (added to) the account could make room for the call.
-_NO_CAP = (None, None)
+# Caps and concurrency aren't checked, because resolutions that are not yet folded into the account
+# could make room for the call.
 _NO_LIVE_HOLDS = 0
 
 
@@ -44,10 +43,10 @@ async def could_admit(
         row
     )
     requests_per_minute, rate_units, rate_at_us = rate
-    spend = (0, 0, 0, 0, 0, 0)
+    spend = (0, 0, 0)
     project = project_of(
         (
-            *(organization_id, project_id, *spend, _NO_CAP, _NO_LIVE_HOLDS),
+            *(organization_id, project_id, *spend, _NO_LIVE_HOLDS),
             *(requests_per_minute, None, rate_units, rate_at_us, archived, models),
         ),
         limits,
@@ -57,14 +56,13 @@ async def could_admit(
         available_picousd=available,
         overage_picousd=0,
         spend=Spend(),
-        cap=None,
         projects={project_id: project},
         keys={key_id: key_status_of(revoked, suspended, expired)},
         stopped=stopped,
         key_models={key_id: tuple(key_models or ())},
     )
     request = AdmissionRequest(project_id, key_id, cost_picousd_min, model=model_id)
-    _, [decision] = decide(state, [request], now_us=now_us, month=0)
+    _, [decision] = decide(state, [request], now_us=now_us)
     return decision
 
 

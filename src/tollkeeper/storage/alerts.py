@@ -30,7 +30,7 @@ class Fill:
     used_picousd: int
     # Set only for the cap of a key.
     key_id: KeyId | None = None
-    # Set only for a period cap (a cap with its own counters).
+    # Set only for a cap.
     period: str | None = None
 
     @property
@@ -59,17 +59,13 @@ async def find_fills(connection: Connection, percent: int) -> list[Fill]:
     return [Fill(AlertKind(row[0]), *row[1:]) for row in await cursor.fetchall()]
 
 
-# If the period of a cap's counters is over, nothing of the cap is used in the current period.
 _FIND_FILLS: LiteralString = with_balances(
     CAP_BALANCES,
     """
     , filled AS (
         SELECT 'cap' AS kind, c.organization_id,
             coalesce(k.project_id, CASE c.scope WHEN 'project' THEN c.subject_id END) AS project_id,
-            c.cap AS amount, CASE WHEN c.period = 'total'
-                OR c.number >= cap_period_number(c.period, c.day) THEN c.held + c.settled ELSE 0 END
-                AS used,
-            k.id AS key_id, CASE WHEN NOT c.of_account THEN c.period END AS period
+            c.cap AS amount, c.held + c.settled AS used, k.id AS key_id, c.period
         FROM cap_balances c
     """,
     NEWEST_KEY,

@@ -215,7 +215,7 @@ _COMPARISON: LiteralString = f"""
         coalesce(unsettled, 0)
     FROM compared
     ORDER BY day, model COLLATE "C", array_position(%(figures)s, figure)
-"""  # noqa: S608
+"""
 
 
 async def find_backends(connection: Connection) -> list[str]:

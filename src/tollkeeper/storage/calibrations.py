@@ -51,7 +51,7 @@ async def find_all(
         f"""
         SELECT {COLUMNS} FROM policy_calibrations c
         WHERE c.organization_id = %s AND c.policy_id = %s ORDER BY c.number DESC
-        """,  # noqa: S608 - constants of this file
+        """,
         (organization_id, policy_id),
     )
     return [stored_calibration(row) for row in await cursor.fetchall()]

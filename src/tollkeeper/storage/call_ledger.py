@@ -23,10 +23,10 @@ _FIND: LiteralString = (
     """
     SELECT (extract(epoch FROM r.held_at) * 1000)::bigint, r.hold, r.prompt_tokens_max, r.choices,
         r.output_tokens_max, r.images, r.web_searches, r.input_audio_tokens_max,
-        r.output_audio_tokens_max, coalesce(r.price_verdict, 0), coalesce(r.verdicts_max, 0),
+        r.output_audio_tokens_max,
         m.reason, (extract(epoch FROM m.marked_at) * 1000)::bigint,
         d.kind, (extract(epoch FROM d.resolved_at) * 1000)::bigint, d.resolved_by, d.settled,
-        d.released, coalesce(o.amount, 0), d.estimated, """  # noqa: S608 - built from constants of the program
+        d.released, coalesce(o.amount, 0), d.estimated, """
     + prices("r.")
     + ", "
     + line_items("d.")
@@ -41,7 +41,7 @@ _FIND: LiteralString = (
 
 
 def _ledger(row: tuple[Any, ...]) -> CallLedger:
-    (*terms, reason, marked_at_ms), ending, amounts = row[:13], row[13:20], row[20:]
+    (*terms, reason, marked_at_ms), ending, amounts = row[:11], row[11:18], row[18:]
     prices_of_hold = dict(zip(PRICE_COLUMNS.values(), amounts, strict=False))
     cost = dict(zip(LINE_ITEMS, amounts[len(PRICE_COLUMNS) :], strict=True))
     return CallLedger(

@@ -1,22 +1,28 @@
-"""Contains the SQL with which operators set, remove and show caps (the highest amounts that an
-organization, a project or a key may spend).
+"""The SQL of caps: the statements of the hold transaction, and what operators set and see.
 
-A monthly or total cap of an organization or a project is a column of its account, and uses the
-account's counters. All other caps are period caps: rows in `period_caps` with their own counters.
-A caller must lock the account and fold (add) all resolved holds into the account's counters before
-the caller changes a cap. A spending day is the day on which caps count a call.
+A row in `caps` is a cap; a row in `cap_counters` is what counts for it in one of its periods. Both
+change only while the organization's account is locked. A period without a row has counted nothing,
+unless a later period has one: then the clock was set back, and the row is counted anew.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, LiteralString
 from uuid import UUID
 
+import msgspec
+from msgspec.structs import replace
+
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.caps import DAY_S, Cap, CapPeriod, PeriodCap, period_end, period_number
+from tollkeeper.domain.admission import AccountState
+from tollkeeper.domain.caps import Cap, CapCounter, CapPeriod, CapSubject, period_end
+from tollkeeper.domain.ledger import LockedAccounts
 from tollkeeper.domain.views import CapUse
 from tollkeeper.storage.accounts import with_balances
 from tollkeeper.storage.database import Connection
+from tollkeeper.storage.round_trips import BoundStatement, Rows, Statement, id_array
+
+_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,61 +76,137 @@ async def find_keys(
     return [row[0] for row in await cursor.fetchall()]
 
 
-async def find_latest_day(
-    connection: Connection, organization_id: OrganizationId, today: int
-) -> int:
-    """Returns the latest spending day of the organization's reservations, or `today` if that is
-    later. The result is after today only if the clock was set back."""
-    cursor = await connection.execute(
-        """
-        SELECT greatest(%(today)s::integer, (
-            SELECT max(cap_spending_day(spending_day, held_at)) FROM reservations
-            WHERE organization_id = %(organization)s
-              AND (held_at >= to_timestamp(%(tomorrow)s) OR spending_day > %(today)s)))
-        """,
-        {"organization": organization_id, "today": today, "tomorrow": (today + 1) * DAY_S},
-        prepare=False,
+# Counts the resolutions in `taken`, which are being folded into the accounts, in the caps of their
+# organization, project and key. A period without a row either has a later row, and is past, or it has
+# counted nothing yet: the hold is one that the database had lost, and was put back without an amount.
+COUNT_FOLDED: LiteralString = """
+    , due AS (
+        SELECT p.organization_id, p.subject_id, p.period,
+               cap_period_number(p.period, t.day) AS number, sum(t.hold) AS hold,
+               sum(t.settled + t.overage) AS spent
+        FROM taken t
+        JOIN accounts a ON a.organization_id = t.organization_id AND a.is_capped
+        JOIN project_keys k ON k.organization_id = t.organization_id AND k.id = t.api_key_id
+        JOIN caps p ON p.organization_id = t.organization_id
+          AND p.subject_id IN (t.organization_id, t.project_id, coalesce(k.first_key_id, k.id))
+        WHERE t.kind = 'resolved'
+        GROUP BY 1, 2, 3, 4
+    ), counted AS (
+        UPDATE cap_counters c SET held = c.held - t.hold, settled = c.settled + t.spent
+        FROM due t
+        WHERE c.organization_id = t.organization_id AND c.subject_id = t.subject_id
+          AND c.period = t.period AND c.number = t.number
+    ), begun AS (
+        INSERT INTO cap_counters (organization_id, subject_id, period, number, held, settled)
+        SELECT organization_id, subject_id, period, number, 0, spent FROM due t
+        WHERE NOT EXISTS (SELECT FROM cap_counters l
+            WHERE l.organization_id = t.organization_id AND l.subject_id = t.subject_id
+              AND l.period = t.period AND l.number >= t.number)
     )
-    [[latest_day]] = await cursor.fetchall()
-    return int(latest_day)
-
-
-async def write_account_cap(connection: Connection, owner: CapOwner, cap: Cap | None) -> None:
-    """Sets the monthly or total cap of the organization or the project; None removes the cap.
-    `cap_excess` stores the amount by which the counters already exceed the new cap, so that the
-    ledger's verification does not report this excess."""
-    values = {
-        "amount": None if cap is None else cap.amount_picousd,
-        "period": None if cap is None else cap.period,
-        "organization": owner.organization_id,
-        "project": owner.project_id,
-    }
-    statement = _WRITE_ACCOUNT_CAP if owner.project_id is None else _WRITE_PROJECT_CAP
-    await connection.execute(statement, values)
-
-
-_CAP_OF_ACCOUNT: LiteralString = """
-    SET cap = %(amount)s::numeric, cap_period = %(period)s::text, cap_excess = greatest(0,
-        CASE %(period)s::text WHEN 'month' THEN month_held + month_settled
-            ELSE held + unsettled + settled END - %(amount)s::numeric)
-    WHERE organization_id = %(organization)s
 """
-_WRITE_ACCOUNT_CAP: LiteralString = "UPDATE accounts" + _CAP_OF_ACCOUNT
-_WRITE_PROJECT_CAP: LiteralString = (
-    "UPDATE project_accounts" + _CAP_OF_ACCOUNT + "AND project_id = %(project)s"
+
+
+def read_statement(
+    organization_ids: Iterable[int], project_ids: Iterable[int], key_ids: Iterable[int]
+) -> BoundStatement:
+    """Returns the statement that reads the caps of these organizations, projects and keys. It runs
+    after the accounts were locked and resolutions were folded; `with_caps` reads its rows."""
+    organizations, keys = id_array(organization_ids), id_array(key_ids)
+    return _READ_CAPS.bind_texts(
+        organizations, organizations, id_array(project_ids), organizations, keys
+    )
+
+
+def with_caps(locked: LockedAccounts, rows: Rows) -> tuple[LockedAccounts, bool]:
+    """Adds the caps to the accounts. Also tells whether `cap_counts.recount_statement` must run
+    first, because the clock was set back to a period whose counter is gone."""
+    is_behind = False
+    now_us = locked.now_us
+    for organization_id, scope, subject_id, period, *counter, is_missing, at_us in rows:
+        subject: CapSubject = None if scope == "organization" else subject_id
+        caps = locked.states[organization_id].caps
+        caps[subject, CapPeriod(period)] = CapCounter(*counter)
+        is_behind = is_behind or is_missing
+        now_us = at_us
+    # The reservations of this transaction must lie in the periods that were read.
+    return replace(locked, now_us=now_us), is_behind
+
+
+_READ_CAPS = Statement(
+    "tollkeeper_read_caps",
+    """
+    WITH wanted AS (
+        SELECT one.id AS organization_id, one.id AS subject_id FROM unnest(%s::uuid[]) AS one (id)
+        UNION SELECT * FROM unnest(%s::uuid[], %s::uuid[])
+        UNION SELECT organization_id, coalesce(first_key_id, id) FROM project_keys
+        WHERE organization_id = ANY (%s) AND id = ANY (%s)
+    )
+    SELECT c.organization_id, c.scope, c.subject_id, c.period, c.amount, now.number,
+        coalesce(t.held, 0), coalesce(t.settled, 0), t.number IS NULL AND EXISTS (
+            SELECT FROM cap_counters l
+            WHERE l.organization_id = c.organization_id AND l.subject_id = c.subject_id
+              AND l.period = c.period AND l.number > now.number),
+        (extract(epoch FROM statement_timestamp()) * 1000000)::bigint
+    FROM wanted JOIN caps c USING (organization_id, subject_id)
+    CROSS JOIN LATERAL (
+        SELECT cap_period_number(c.period, utc_day(statement_timestamp())) AS number
+    ) now
+    LEFT JOIN cap_counters t ON t.organization_id = c.organization_id
+      AND t.subject_id = c.subject_id AND t.period = c.period AND t.number = now.number
+    """,
 )
 
 
-async def write_cap(connection: Connection, owner: CapOwner, cap: Cap, day: int) -> None:
-    """Creates a period cap with counters of zero, or changes the amount of an existing cap. `day` is
-    the spending day of the organization's next calls, and is stored in the account."""
+def write_statements(states: dict[OrganizationId, AccountState]) -> tuple[BoundStatement, ...]:
+    """Returns the statement that counts the admitted holds in the caps of locked accounts, or
+    nothing if no cap counts any."""
+    rows: list[dict[str, Any]] = [
+        {
+            "organization_id": organization_id,
+            "subject_id": organization_id if subject is None else subject,
+            "period": period,
+            "number": cap.number,
+            "added": str(cap.added_picousd),
+        }
+        for organization_id, state in states.items()
+        for (subject, period), cap in state.caps.items()
+        if cap.added_picousd
+    ]
+    return (_COUNT_HOLDS.bind_texts(_encode(rows)),) if rows else ()
+
+
+# Of the past periods the latest one stays: around midnight, a clock may be set back a little.
+_COUNT_HOLDS = Statement(
+    "tollkeeper_count_holds_in_caps",
+    """
+    WITH v AS (
+        SELECT * FROM json_to_recordset(%s::json) AS v (organization_id uuid, subject_id uuid,
+            period text, number integer, added numeric)
+    ), counted AS (
+        INSERT INTO cap_counters AS c (organization_id, subject_id, period, number, held, settled)
+        SELECT organization_id, subject_id, period, number, added, 0 FROM v
+        ON CONFLICT (organization_id, subject_id, period, number)
+        DO UPDATE SET held = c.held + excluded.held
+    )
+    DELETE FROM cap_counters p USING v
+    WHERE p.organization_id = v.organization_id AND p.subject_id = v.subject_id
+      AND p.period = v.period AND p.number < (
+        SELECT max(l.number) FROM cap_counters l
+        WHERE l.organization_id = v.organization_id AND l.subject_id = v.subject_id
+          AND l.period = v.period AND l.number < v.number)
+    """,
+    returns_rows=False,
+)
+
+
+async def write_cap(connection: Connection, owner: CapOwner, cap: Cap) -> None:
+    """Sets a cap. If it's new, the caller has to count what it would have counted so far
+    (`cap_counts.recount`)."""
     await connection.execute(
         """
-        INSERT INTO period_caps AS c (organization_id, subject_id, scope, period, cap, number, held,
-            settled)
-        VALUES (%s, %s, %s, %s, %s, %s, 0, 0)
-        ON CONFLICT (organization_id, subject_id, period) DO UPDATE SET cap = excluded.cap,
-            cap_excess = greatest(0, c.held + c.settled - excluded.cap)
+        INSERT INTO caps (organization_id, subject_id, scope, period, amount)
+        VALUES (%s, %s, %s, %s, %s)
+        ON CONFLICT (organization_id, subject_id, period) DO UPDATE SET amount = excluded.amount
         """,
         (
             owner.organization_id,
@@ -132,28 +214,44 @@ async def write_cap(connection: Connection, owner: CapOwner, cap: Cap, day: int)
             owner.scope,
             cap.period,
             cap.amount_picousd,
-            period_number(cap.period, day),
         ),
     )
     await connection.execute(
-        "UPDATE accounts SET spending_day = %s WHERE organization_id = %s",
-        (day, owner.organization_id),
+        """
+        UPDATE cap_counters SET excess = greatest(0, held + settled - %s)
+        WHERE organization_id = %s AND subject_id = %s AND period = %s
+        """,
+        (cap.amount_picousd, owner.organization_id, owner.subject_id, cap.period),
     )
+    await _mark_capped(connection, owner.organization_id)
 
 
 async def delete_cap(connection: Connection, owner: CapOwner, period: CapPeriod) -> None:
-    """Deletes a period cap. If it was the last one, also clears the account's spending day."""
     await connection.execute(
-        "DELETE FROM period_caps WHERE organization_id = %s AND subject_id = %s AND period = %s",
+        "DELETE FROM caps WHERE organization_id = %s AND subject_id = %s AND period = %s",
         (owner.organization_id, owner.subject_id, period),
     )
+    await _mark_capped(connection, owner.organization_id)
+
+
+async def _mark_capped(connection: Connection, organization_id: OrganizationId) -> None:
     await connection.execute(
         """
-        UPDATE accounts a SET spending_day = NULL WHERE organization_id = %s
-          AND NOT EXISTS (SELECT FROM period_caps c WHERE c.organization_id = a.organization_id)
+        UPDATE accounts a SET is_capped =
+            EXISTS (SELECT FROM caps c WHERE c.organization_id = a.organization_id)
+        WHERE organization_id = %s
         """,
-        (owner.organization_id,),
+        (organization_id,),
     )
+
+
+async def find_caps(connection: Connection, owner: CapOwner) -> dict[CapPeriod, Cap]:
+    cursor = await connection.execute(
+        "SELECT amount, period FROM caps WHERE organization_id = %s AND subject_id = %s",
+        (owner.organization_id, owner.subject_id),
+    )
+    found = [Cap(amount, CapPeriod(period)) for amount, period in await cursor.fetchall()]
+    return {cap.period: cap for cap in found}
 
 
 async def find_uses(
@@ -171,52 +269,34 @@ async def find_uses(
     return [_cap_use(row) for row in await cursor.fetchall()]
 
 
-# The columns of `cap_balances` for a cap that uses the counters of an account.
-_OF_ACCOUNT: LiteralString = """
-    true AS of_account, cap, cap_period AS period,
-    CASE cap_period WHEN 'month' THEN month ELSE 0 END AS number,
-    CASE cap_period WHEN 'month' THEN month_held ELSE held + unsettled END AS held,
-    CASE cap_period WHEN 'month' THEN month_settled ELSE settled END AS settled,
-    cap_spending_day(NULL, clock_timestamp()) AS day
-"""
-# Defines `cap_balances`: all caps with their held and settled amounts, including resolutions that
-# are not yet folded into the counters. Must stand after the definitions from `with_balances`. The
-# database server's clock determines the current day, as in admission.
-CAP_BALANCES: LiteralString = (
-    """
-    , unfolded_holds AS (
-        SELECT u.organization_id, u.project_id, coalesce(k.first_key_id, k.id) AS first_key_id,
-            cap_spending_day(r.spending_day, r.held_at) AS day, sum(u.hold) AS hold,
+# Defines `cap_balances`: all caps with what counts for them in the present period, including
+# resolutions that are not yet folded. Must stand after the definitions from `with_balances`. The
+# database server's clock determines the period, as in admission.
+CAP_BALANCES: LiteralString = """
+    , unfolded_of_caps AS (
+        SELECT c.organization_id, c.subject_id, c.period,
+            cap_period_number(c.period, u.day) AS number, sum(u.hold) AS hold,
             sum(u.settled + u.overage) AS spent
         FROM unfolded u
-        JOIN reservations r ON r.organization_id = u.organization_id AND r.id = u.reservation_id
-        JOIN project_keys k ON k.organization_id = r.organization_id AND k.id = r.api_key_id
+        JOIN project_keys k ON k.organization_id = u.organization_id AND k.id = u.api_key_id
+        JOIN caps c ON c.organization_id = u.organization_id
+          AND c.subject_id IN (u.organization_id, u.project_id, coalesce(k.first_key_id, k.id))
         WHERE u.kind = 'resolved'
-          AND u.organization_id IN (SELECT organization_id FROM period_caps)
         GROUP BY 1, 2, 3, 4
     ), cap_balances AS (
-        SELECT organization_id, organization_id AS subject_id, 'organization' AS scope,
-    """  # noqa: S608 - built from constants of this file
-    + _OF_ACCOUNT
-    + """
-        FROM balances WHERE cap IS NOT NULL
-        UNION ALL SELECT organization_id, project_id, 'project',
-    """
-    + _OF_ACCOUNT
-    + """
-        FROM project_balances WHERE cap IS NOT NULL
-        UNION ALL
-        SELECT c.organization_id, c.subject_id, c.scope, false, c.cap, c.period, c.number,
-            c.held - coalesce(sum(p.hold), 0), c.settled + coalesce(sum(p.spent), 0),
-            greatest(a.spending_day, cap_spending_day(NULL, clock_timestamp()))
-        FROM period_caps c JOIN accounts a USING (organization_id)
-        LEFT JOIN unfolded_holds p ON p.organization_id = c.organization_id
-          AND c.subject_id IN (p.organization_id, p.project_id, p.first_key_id)
-          AND cap_period_number(c.period, p.day) = c.number
-        GROUP BY c.organization_id, c.subject_id, c.period, a.spending_day
+        SELECT c.organization_id, c.subject_id, c.scope, c.amount AS cap, c.period, now.number,
+            CASE WHEN t.number IS NULL THEN 0 ELSE t.held - coalesce(p.hold, 0) END AS held,
+            CASE WHEN t.number IS NULL THEN 0 ELSE t.settled + coalesce(p.spent, 0) END AS settled
+        FROM caps c
+        CROSS JOIN LATERAL (
+            SELECT cap_period_number(c.period, utc_day(clock_timestamp())) AS number
+        ) now
+        LEFT JOIN cap_counters t ON t.organization_id = c.organization_id
+          AND t.subject_id = c.subject_id AND t.period = c.period AND t.number = now.number
+        LEFT JOIN unfolded_of_caps p ON p.organization_id = c.organization_id
+          AND p.subject_id = c.subject_id AND p.period = c.period AND p.number = now.number
     )
-    """
-)
+"""
 # Joins the newest of the rotated keys that share the cap `c`.
 NEWEST_KEY: LiteralString = """
     LEFT JOIN LATERAL (
@@ -230,7 +310,7 @@ _FIND_USES: LiteralString = with_balances(
     CAP_BALANCES,
     """
     SELECT coalesce(p.id, k.project_id), k.id, CASE c.scope WHEN 'key' THEN c.subject_id END, c.cap,
-        c.period, c.number, c.held, c.settled, c.day
+        c.period, c.number, c.held, c.settled
     FROM cap_balances c
     LEFT JOIN projects p ON c.scope = 'project'
       AND p.organization_id = c.organization_id AND p.id = c.subject_id
@@ -240,22 +320,21 @@ _FIND_USES: LiteralString = with_balances(
     WHERE c.organization_id = %(organization)s
       AND (%(subjects)s::uuid[] IS NULL OR c.subject_id = ANY (%(subjects)s))
     ORDER BY array_position(ARRAY['organization', 'project', 'key'], c.scope),
-        coalesce(p.created_at, k.created_at), c.subject_id, NOT c.of_account,
-        array_position(ARRAY['day', 'week', 'month'], c.period)
+        coalesce(p.created_at, k.created_at), c.subject_id,
+        array_position(ARRAY['day', 'week', 'month', 'total'], c.period)
     """,
 )
 
 
 def _cap_use(row: tuple[Any, ...]) -> CapUse:
-    project_id, key_id, first_key_id, amount, period_text, number, held, settled, day = row
+    project_id, key_id, first_key_id, amount, period_text, number, held, settled = row
     period = CapPeriod(period_text)
-    current = PeriodCap(amount, number, held, settled).in_period(period_number(period, day))
     return CapUse(
         project_id,
         Cap(amount, period),
-        current.held_picousd,
-        current.settled_picousd,
+        held,
+        settled,
         key_id,
         first_key_id,
-        period_end(period, current.number),
+        period_end(period, number),
     )

@@ -13,26 +13,26 @@ from tollkeeper.storage.ledger_months import CLOSE_LINES, TOTALS
 from tollkeeper.storage.verification import DIFFERENCES_PER_QUERY_MAX, Slice
 
 _TOTALS: LiteralString = (
-    "WITH recomputed AS ("  # noqa: S608 - built from constants
+    "WITH recomputed AS ("
     + TOTALS
     + """
         AND r.organization_id > %(after)s AND r.organization_id <= %(end)s
         AND d.organization_id > %(after)s AND d.organization_id <= %(end)s
-        GROUP BY r.organization_id, r.project_id, r.month
+        GROUP BY r.organization_id, r.project_id
     ), kept AS (
         SELECT * FROM ledger_close_totals
         WHERE month = %(month)s AND organization_id > %(after)s AND organization_id <= %(end)s
     )
     SELECT coalesce(k.project_id, r.project_id)::text,
         format('month %%s closed with %%s, its rows add up to %%s', %(month)s::integer, k, r)
-    FROM kept k FULL JOIN recomputed r USING (organization_id, project_id, spending_month)
+    FROM kept k FULL JOIN recomputed r USING (organization_id, project_id)
     WHERE (k.settled_count, k.released_count, k.hold, k.settled, k.released, k.overage)
         IS DISTINCT FROM
           (r.settled_count, r.released_count, r.hold, r.settled, r.released, r.overage)
     """
 )
 _LINES: LiteralString = (
-    "WITH recomputed AS ("  # noqa: S608 - built from constants
+    "WITH recomputed AS ("
     + CLOSE_LINES
     + """
         AND d.organization_id > %(after)s AND d.organization_id <= %(end)s
@@ -80,7 +80,7 @@ async def find_close_differences(
     differences = []
     for query in _QUERIES:
         cursor = await connection.execute(
-            f"SELECT * FROM ({query}) AS found LIMIT %(limit)s",  # noqa: S608 - constants of this file
+            f"SELECT * FROM ({query}) AS found LIMIT %(limit)s",
             parameters,
             prepare=False,
         )

@@ -12,7 +12,7 @@ from typing import LiteralString
 import psycopg
 
 from tollkeeper.storage.database import Connection
-from tollkeeper.storage.revisions import code_revision, serving_revision
+from tollkeeper.storage.revisions import code_revision, serving_revision, unreleased_schema
 
 _TABLES: LiteralString = "SELECT to_regclass('alembic_version'), to_regclass('schema_revisions')"
 _REVISION: LiteralString = "SELECT version_num FROM alembic_version"
@@ -48,6 +48,8 @@ class SchemaState:
                 f"The database has no schema yet, this code needs {serving_revision()}: "
                 "run `tollkeeper migrate`."
             )
+        if reason := unreleased_schema(self.revision):
+            return reason
         if self.revision < serving_revision():
             return (
                 f"The database's schema is at {self.revision}, this code needs "

@@ -43,7 +43,7 @@ async def find_rows(
           AND (%(projects)s::uuid[] = '{{}}' OR project_id = ANY (%(projects)s))
           AND (%(keys)s::uuid[] = '{{}}' OR api_key_id = ANY (%(keys)s))
         GROUP BY day{grouped} ORDER BY day{grouped} LIMIT %(limit)s
-        """,  # noqa: S608
+        """,
         {
             "organization": organization_id,
             "first": days.first,

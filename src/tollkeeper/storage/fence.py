@@ -2,12 +2,15 @@
 
 After a failover, the old primary may come back and accept writes in parallel with the promoted
 server. PostgreSQL increments its timeline number when a standby is promoted, or when a backup is
-restored to a point in time. So the server with the lower timeline is the old one. The gateway
-learns about the newest server from four sources: its own connections, a file that earlier processes
-on this machine wrote, the other hosts in the database address, and the row of the table
-`server_fence` on each server. Each process writes the rank (epoch and timeline) of the newest server
-that the process knows into this row, on every server that accepts writes, even on an old server. So
-processes that can connect only to the old server reject that server too.
+restored to a point in time. So the server with the lower timeline is the old one. Two copies of one
+server can be promoted to the same number. So the first process that uses a server on a timeline
+writes a random token for this timeline (its history), and a server with the same timeline and
+another history is refused. A copy that was loaded from a dump is another database, even on the same
+server. The gateway learns about the newest server from four sources: its own connections, a file
+that earlier processes on this machine wrote, the other hosts in the database address, and the row
+of the table `server_fence` on each server. Each process writes the rank (epoch and timeline) of the
+newest server that the process knows into this row, on every server that accepts writes, even on an
+old server. So processes that can connect only to the old server reject that server too.
 """
 
 import asyncio
@@ -24,7 +27,7 @@ import psycopg
 from tollkeeper.domain.errors import StateConflict, Unavailable
 from tollkeeper.runtime.late_log import LateLogger
 from tollkeeper.storage.reachability import Reachability, unreachable_detail
-from tollkeeper.storage.sessions import session_conninfo, single_hosts
+from tollkeeper.storage.sessions import session_conninfo, session_conventions, single_hosts
 from tollkeeper.storage.watched_connection import WatchedConnection
 
 # The maximum time that a survey (asking all hosts which server is the newest) waits for one host.
@@ -35,24 +38,33 @@ _log = LateLogger("tollkeeper.fence")
 # file, which begins with the timeline in hex, because `pg_control_checkpoint` still shows the old
 # timeline for a short time after a promotion.
 _IDENTIFY: LiteralString = """
-    SELECT c.system_identifier,
+    SELECT c.system_identifier, (SELECT oid::bigint FROM pg_database WHERE datname = current_database()),
         CASE WHEN NOT pg_is_in_recovery() THEN
             ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer END,
         current_setting('transaction_read_only') = 'off', pg_postmaster_start_time(),
-        to_regclass('server_fence') IS NOT NULL
+        EXISTS (SELECT FROM pg_attribute
+                WHERE attrelid = to_regclass('server_fence') AND attname = 'history')
     FROM pg_control_system() c
 """
 _READ_FENCE: LiteralString = """
-    SELECT epoch, seen_epoch, seen_timeline, seen_system_identifier FROM server_fence
+    SELECT epoch, CASE WHEN history_timeline = %s THEN history::text END,
+        seen_epoch, seen_timeline, seen_system_identifier, seen_database, seen_history::text
+    FROM server_fence
+"""
+_BEGIN_HISTORY: LiteralString = """
+    UPDATE server_fence SET history = gen_random_uuid(), history_timeline = %(timeline)s
+    WHERE history_timeline IS DISTINCT FROM %(timeline)s
 """
 _MARK: LiteralString = """
     UPDATE server_fence SET seen_epoch = %(epoch)s, seen_timeline = %(timeline)s,
-        seen_system_identifier = %(system_identifier)s
+        seen_system_identifier = %(system_identifier)s, seen_database = %(database)s,
+        seen_history = %(history)s
     WHERE seen_epoch IS NULL OR (seen_epoch, seen_timeline) < (%(epoch)s, %(timeline)s)
 """
 _ACCEPT: LiteralString = """
     UPDATE server_fence SET epoch = %(epoch)s, seen_epoch = %(epoch)s,
-        seen_timeline = %(timeline)s, seen_system_identifier = %(system_identifier)s
+        seen_timeline = %(timeline)s, seen_system_identifier = %(system_identifier)s,
+        seen_database = %(database)s, seen_history = %(history)s
 """
 # Commits do not wait for a synchronous standby, because the standby of an old primary may no longer
 # follow this primary.
@@ -72,24 +84,40 @@ class Rank(NamedTuple):
     epoch: int
     timeline: int
     system_identifier: int
+    # The number (oid) of the database on the server. A dump that was loaded beside the original has
+    # another one.
+    database: int
+    # The token of the timeline; None if no process has written it yet.
+    history: str | None = None
 
     def is_newer_than(self, other: "Rank | None") -> bool:
         if other is None or self.epoch != other.epoch:
             return other is None or self.epoch > other.epoch
-        is_same_database = self.system_identifier == other.system_identifier
-        return is_same_database and self.timeline > other.timeline
+        return self.is_same_database(other) and self.timeline > other.timeline
 
     def is_fenced_by(self, other: "Rank | None") -> bool:
         """Tells whether a server with this rank is fenced off if `other` is the newest. A different
-        database (another system identifier) with the same epoch cannot be compared, so it is fenced
-        off too."""
-        return self != other and not self.is_newer_than(other)
+        database or history with the same epoch cannot be compared, so it is fenced off too."""
+        return not self.is_newer_than(other) and not self.is_same(other)
+
+    def is_same(self, other: "Rank | None") -> bool:
+        return (
+            other is not None
+            and self[:_HISTORY] == other[:_HISTORY]
+            and (self.history == other.history or None in (self.history, other.history))
+        )
+
+    def is_same_database(self, other: "Rank") -> bool:
+        return (self.system_identifier, self.database) == (other.system_identifier, other.database)
 
     def __str__(self) -> str:
         return (
-            f"epoch {self.epoch}, timeline {self.timeline}, "
-            f"system identifier {self.system_identifier}"
+            f"epoch {self.epoch}, timeline {self.timeline}, history {(self.history or 'new')[:8]}, "
+            f"system identifier {self.system_identifier}, database {self.database}"
         )
+
+
+_HISTORY = Rank._fields.index("history")
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,8 +302,10 @@ class Fence:
         servers."""
         if rank is None:
             return
-        if rank == self._newest:
+        if rank.is_same(self._newest):
             self._is_of_these_hosts |= is_of_these_hosts
+            if rank.history is not None:
+                self._newest = rank
         elif rank.is_newer_than(self._newest):
             self._newest, self._is_of_these_hosts = rank, is_of_these_hosts
             self._close_connections(
@@ -301,7 +331,7 @@ class Fence:
         newest = self._newest
         assert newest is not None
         assert server.rank is not None
-        is_same_database = newest.system_identifier == server.rank.system_identifier
+        is_same_database = newest.is_same_database(server.rank)
         if self._is_of_these_hosts and is_same_database and newest.is_newer_than(server.seen):
             try:
                 await _write(server, _MARK, newest)
@@ -400,25 +430,38 @@ def _is_outranked(server: Server, others: list[Server]) -> bool:
 
 
 async def _identify(connection: WatchedConnection, name: str, conninfo: str) -> Server:
-    """Asks the server for its rank. Also sets the connection's `answer_within_s`."""
+    """Asks the server for its rank. Also sets the connection's `answer_within_s` and conventions."""
     connection.answer_within_s = _ANSWER_WITHIN_S
     try:
+        await connection.execute(session_conventions().encode())
         row = await (await connection.execute(_IDENTIFY)).fetchone()
     except psycopg.OperationalError:
         raise
     except psycopg.DatabaseError:
         return Server(name, conninfo, None, None, accepts_writes=False)
     assert row is not None
-    system_identifier, timeline, is_writable, started_at, has_fence = row
-    epoch, seen = 0, None
+    system_identifier, database, timeline, is_writable, started_at, has_fence = row
+    accepts_writes = timeline is not None and is_writable
+    epoch, history, seen = 0, None, None
     if has_fence:
-        fence = await (await connection.execute(_READ_FENCE)).fetchone()
-        assert fence is not None
-        epoch, *seen_values = fence
-        seen = None if None in seen_values else Rank(*seen_values)
-    rank = None if timeline is None else Rank(epoch, timeline, system_identifier)
-    accepts_writes = rank is not None and is_writable
+        fence = await _read_fence(connection, timeline)
+        if accepts_writes and fence[1] is None:
+            async with connection.transaction():
+                await connection.execute(_COMMIT_WITHOUT_STANDBY)
+                await connection.execute(_BEGIN_HISTORY, {"timeline": timeline})
+            fence = await _read_fence(connection, timeline)
+        epoch, history, seen_epoch, *seen_values = fence
+        seen = None if seen_epoch is None else Rank(seen_epoch, *seen_values)
+    rank = None
+    if timeline is not None:
+        rank = Rank(epoch, timeline, system_identifier, database, history)
     return Server(name, conninfo, rank, seen, accepts_writes, has_fence, started_at)
+
+
+async def _read_fence(connection: WatchedConnection, timeline: int | None) -> tuple[Any, ...]:
+    row = await (await connection.execute(_READ_FENCE, (timeline,))).fetchone()
+    assert row is not None
+    return row
 
 
 async def _write(server: Server, statement: LiteralString, rank: Rank) -> None:
@@ -426,5 +469,6 @@ async def _write(server: Server, statement: LiteralString, rank: Rank) -> None:
         connection = await WatchedConnection.connect(server.conninfo, autocommit=True)
     connection.answer_within_s = _ANSWER_WITHIN_S
     async with connection, connection.transaction():
+        await connection.execute(session_conventions().encode())
         await connection.execute(_COMMIT_WITHOUT_STANDBY)
         await connection.execute(statement, rank._asdict())

@@ -1,5 +1,4 @@
-"""Computes the price columns of a reservation whose call may be charged at several prices, or by
-policies."""
+"""Computes the price columns of a reservation whose call may be charged at several prices."""
 
 from functools import lru_cache
 from typing import Any
@@ -20,13 +19,9 @@ def special_prices(hold: Hold) -> dict[str, Any]:
     """Returns the price columns that are not the prices of `hold.pricing`. If the answer may be
     charged at several prices, the columns contain the prices with which the hold was computed, and
     `price_variants` contains all possible prices."""
-    columns = {}
-    if has_own_prices(hold):
-        columns = {**_columns(dearest_prices(hold.pricing, hold.bounds), hold.pricing)}
-    if hold.verdicts_max:
-        columns["price_verdict"] = hold.verdict_picousd
-        columns["verdicts_max"] = hold.verdicts_max
-    return columns
+    if not has_own_prices(hold):
+        return {}
+    return _columns(dearest_prices(hold.pricing, hold.bounds), hold.pricing)
 
 
 @lru_cache(maxsize=_CACHED_PRICES_MAX)

@@ -61,9 +61,7 @@ _ADD: LiteralString = """
         %s::numeric[]) AS used (organization_id)
     ORDER BY 1, 2, 3, 4
     ON CONFLICT (organization_id, day, backend, model)
-    DO UPDATE SET """ + added(  # noqa: S608 - built from constants
-    "questions", "unreported_questions", *USAGE_SUMS
-)
+    DO UPDATE SET """ + added("questions", "unreported_questions", *USAGE_SUMS)
 
 
 async def find(

@@ -20,15 +20,12 @@ from tollkeeper.domain.admission import (
     AccountState,
     DefaultLimits,
 )
-from tollkeeper.domain.caps import day_at
 from tollkeeper.domain.ledger import Hold, LockedAccounts
 from tollkeeper.domain.months import time_ms_of_id
-from tollkeeper.domain.spend import FoldKind
-from tollkeeper.storage import period_caps
+from tollkeeper.storage import cap_counts, caps
 from tollkeeper.storage.account_rows import account_of, fold_of, key_status_of, project_of
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.hold_prices import has_own_prices, special_prices
-from tollkeeper.storage.period_caps import ResolvedReservation
 from tollkeeper.storage.price_columns import PRICE_COLUMNS, prices
 from tollkeeper.storage.processes import HEARTBEAT, heartbeat
 from tollkeeper.storage.round_trips import BoundStatement, Rows, Statement, id_array, run_alone
@@ -83,18 +80,33 @@ async def lock_accounts(
     which the unspent amounts of resolved holds are already added (folded). Deletes the folded rows
     from `unfolded`, so the caller must write the states. Omits accounts, projects and keys that do
     not exist."""
-    statements = lock_statements(
+    subjects = (
         [organization_id.int for organization_id, _ in projects],
         [project_id.int for _, project_id in projects],
         [key_id.int for key_id in keys],
     )
+    statements = lock_statements(*subjects)
     rows = [await run_alone(connection, statement) for statement in statements]
-    locked, ended = locked_accounts(rows, limits)
-    cap_queries = period_caps.read_statements(locked, ended, keys)
-    if not cap_queries:
+    locked = locked_accounts(rows, limits)
+    capped = [*capped_organizations(locked)]
+    if not capped:
         return locked
-    caps = [await run_alone(connection, statement) for statement in cap_queries]
-    return period_caps.with_period_caps(locked, ended, caps)
+    read_caps = caps.read_statement(*subjects)
+    locked, is_behind = caps.with_caps(locked, await run_alone(connection, read_caps))
+    if is_behind:
+        await recount_caps(connection, capped)
+        locked, _ = caps.with_caps(locked, await run_alone(connection, read_caps))
+    return locked
+
+
+def capped_organizations(locked: LockedAccounts) -> Iterator[OrganizationId]:
+    return (organization_id for organization_id, state in locked.states.items() if state.is_capped)
+
+
+async def recount_caps(connection: Connection, capped: Iterable[OrganizationId]) -> None:
+    """Creates the missing counters of present periods, after the clock was set back."""
+    for organization_id in capped:
+        await cap_counts.recount(connection, organization_id)
 
 
 def lock_statements(
@@ -107,52 +119,42 @@ def lock_statements(
     return (
         _LOCK_ACCOUNTS.bind_texts(organizations),
         _READ_CLOCK_AND_KEYS.bind_texts(organizations, id_array(key_ids)),
-        _PROJECTS_AND_FOLDS.bind_texts(organizations, organizations, organizations, projects),
+        _PROJECTS_AND_FOLDS.bind_texts(organizations, organizations, projects),
     )
 
 
-def locked_accounts(
-    results: Sequence[Rows], limits: DefaultLimits
-) -> tuple[LockedAccounts, list[ResolvedReservation]]:
-    """Builds the account states from the rows of `lock_statements`. Also returns the resolved
-    reservations that period caps (caps with their own counters) have to count. The caller passes
-    these reservations to `period_caps.read_statements` to read the caps."""
+def locked_accounts(results: Sequence[Rows], limits: DefaultLimits) -> LockedAccounts:
+    """Builds the account states, without caps, from the rows of `lock_statements`."""
     accounts, clock_and_keys, projects = results
-    now_us, month = clock_and_keys[0][:2]
+    now_us = clock_and_keys[0][0]
     states: dict[OrganizationId, AccountState] = {}
     epochs: dict[OrganizationId, int] = {}
     for row in accounts:
         states[row[0]] = account_of(row, limits)
-        epochs[row[0]] = row[10]
+        epochs[row[0]] = row[6]
     # `first_key_id` is the first key in the chain of rotations, if the key was rotated.
-    for _, _, organization_id, key_id, first_key_id, models, *key in clock_and_keys:
+    for _, organization_id, key_id, first_key_id, models, *key in clock_and_keys:
         if key_id is not None:
             states[organization_id].keys[key_id] = key_status_of(*key)
         if first_key_id is not None:
             states[organization_id].first_keys[key_id] = first_key_id
         if models:
             states[organization_id].key_models[key_id] = tuple(models)
-    ended: list[ResolvedReservation] = []
     for row in projects:
         organization_id, project_id = row[:2]
         state = states[organization_id]
         if project_id not in state.projects:
             state.projects[project_id] = project_of(row, limits, now_us)
         if row[_FOLD_AT] is not None:
-            *sums, reservation_id = row[_FOLD_AT:]
-            fold = fold_of(project_id, sums)
-            states[organization_id] = state.folded(fold)
-            if reservation_id is not None and fold.kind is FoldKind.RESOLVED:
-                ended.append((organization_id, reservation_id, fold))
-    return LockedAccounts(states, epochs, now_us, month), ended
+            states[organization_id] = state.folded(fold_of(project_id, row[_FOLD_AT:]))
+    return LockedAccounts(states, epochs, now_us)
 
 
 _LOCK_ACCOUNTS = Statement(
     "tollkeeper_lock_accounts",
     """
-    SELECT organization_id, available, overage, held, unsettled, settled, month, month_held,
-           month_settled, ARRAY[cap::text, cap_period], epoch, overage_bound, stopped,
-           spending_day, overage_in_flight
+    SELECT organization_id, available, overage, held, unsettled, settled, epoch, overage_bound,
+           stopped, is_capped, overage_in_flight
     FROM accounts WHERE organization_id = ANY (%s) ORDER BY organization_id FOR UPDATE
     """,
 )
@@ -163,7 +165,6 @@ _READ_CLOCK_AND_KEYS = Statement(
     "tollkeeper_clock_and_keys",
     """
     SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint,
-           to_char(statement_timestamp() AT TIME ZONE 'UTC', 'YYYYMM')::integer,
            k.organization_id, k.id, k.first_key_id, k.models, k.revoked_at IS NOT NULL,
            k.suspended_at IS NOT NULL, coalesce(k.expires_at <= clock_timestamp(), false)
     -- One row, so that the time is returned even if no key is found.
@@ -178,19 +179,19 @@ _READ_CLOCK_AND_KEYS = Statement(
 # this statement sees a mark of the resolved reservation. The amount of such a mark is already in
 # the unsettled amount, or its row is among the rows that this statement returns. Marks come first
 # (`ORDER BY w.kind DESC`), because the resolution of a marked reservation reduces the unsettled
-# amount. If an organization has period caps (its `spending_day` is set), each reservation is a
-# separate fold, because the caps need the reservation's day and key.
+# amount. The caps of these organizations are counted here too (`COUNT_FOLDED`).
 _PROJECTS_AND_FOLDS = Statement(
     "tollkeeper_projects_and_folds",
     """
-    WITH capped AS (
-        SELECT array_agg(organization_id) AS ids FROM accounts
-        WHERE organization_id = ANY (%s) AND spending_day IS NOT NULL
-    ), taken AS (
+    WITH taken AS (
         DELETE FROM unfolded WHERE organization_id = ANY (%s)
-        RETURNING organization_id, reservation_id, kind, project_id, month, hold, settled, overage,
-                  overage_max
-    ), seen AS (
+        RETURNING organization_id, reservation_id, kind, project_id, api_key_id, day, hold,
+                  settled, overage, overage_max
+    )
+    """
+    + caps.COUNT_FOLDED
+    + """
+    , seen AS (
         SELECT t.*, t.kind = 'resolved' AND m.reservation_id IS NOT NULL AS was_unsettled
         FROM taken t LEFT JOIN LATERAL (
             SELECT reservation_id FROM unsettled_marks
@@ -199,22 +200,19 @@ _PROJECTS_AND_FOLDS = Statement(
             OFFSET 0
         ) m ON true
     ), folds AS (
-        SELECT organization_id, project_id, kind, was_unsettled, month, count(*) AS count,
+        SELECT organization_id, project_id, kind, was_unsettled, count(*) AS count,
                sum(hold) AS hold, sum(settled) AS settled, sum(overage) AS overage,
-               sum(overage_max) AS overage_max,
-               CASE WHEN organization_id = ANY ((SELECT ids FROM capped)::uuid[])
-                    THEN reservation_id END AS reservation_id
-        FROM seen GROUP BY organization_id, project_id, kind, was_unsettled, month, 11
+               sum(overage_max) AS overage_max
+        FROM seen GROUP BY organization_id, project_id, kind, was_unsettled
     ), wanted AS (
         SELECT * FROM folds
-        UNION SELECT *, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+        UNION SELECT *, NULL, NULL, NULL, NULL, NULL, NULL, NULL
         FROM unnest(%s::uuid[], %s::uuid[])
     )
-    SELECT a.organization_id, a.project_id, a.held, a.unsettled, a.settled, a.month, a.month_held,
-           a.month_settled, ARRAY[a.cap::text, a.cap_period], a.live_holds, a.requests_per_minute,
-           a.concurrency, a.rate_units, a.rate_at_us, p.archived_at IS NOT NULL, p.models,
-           w.kind, w.was_unsettled, w.month, w.count, w.hold, w.settled, w.overage,
-           w.overage_max, w.reservation_id
+    SELECT a.organization_id, a.project_id, a.held, a.unsettled, a.settled, a.live_holds,
+           a.requests_per_minute, a.concurrency, a.rate_units, a.rate_at_us,
+           p.archived_at IS NOT NULL, p.models, w.kind, w.was_unsettled, w.count, w.hold,
+           w.settled, w.overage, w.overage_max
     FROM wanted w
     JOIN project_accounts a USING (organization_id, project_id)
     JOIN projects p ON p.organization_id = a.organization_id AND p.id = a.project_id
@@ -222,7 +220,7 @@ _PROJECTS_AND_FOLDS = Statement(
     """,
 )
 # The index of the first column about a fold in the rows of `_PROJECTS_AND_FOLDS`.
-_FOLD_AT = 16
+_FOLD_AT = 12
 
 
 async def write_states(connection: Connection, states: dict[OrganizationId, AccountState]) -> None:
@@ -234,8 +232,7 @@ async def write_states(connection: Connection, states: dict[OrganizationId, Acco
 def write_states_statements(
     states: dict[OrganizationId, AccountState],
 ) -> tuple[BoundStatement, ...]:
-    write_states = _WRITE_STATES.bind_texts(*_state_documents(states))
-    return write_states, *period_caps.write_statements(states)
+    return (_WRITE_STATES.bind_texts(*_state_documents(states)), *caps.write_statements(states))
 
 
 def write_holds_statements(
@@ -249,13 +246,11 @@ def write_holds_statements(
     for group, members in _groups(holds):
         group.holds = [*starmap(_OwnColumns, map(_own_values, members))]
         groups.append(group)
-    if periods := _other_periods(accounts):
-        for group in groups:
-            group.month, group.spending_day = periods.get(group.organization_id, (None, None))
     process, states = b"%032x" % process_id.int, _state_documents(accounts.states)
-    clock = b"%d" % accounts.now_us, b"%d" % accounts.month
-    write_holds = _WRITE_HOLDS.bind_texts(*states, process, process, *clock, _encode(groups))
-    return write_holds, *period_caps.write_statements(accounts.states)
+    write_holds = _WRITE_HOLDS.bind_texts(
+        *states, process, process, b"%d" % accounts.now_us, _encode(groups)
+    )
+    return (write_holds, *caps.write_statements(accounts.states))
 
 
 def _groups(holds: Sequence[Hold]) -> Iterator[tuple[Any, list[Hold]]]:
@@ -267,23 +262,6 @@ def _groups(holds: Sequence[Hold]) -> Iterator[tuple[Any, list[Hold]]]:
         for part in parts:
             shared = _HoldGroup(*_shared_values(part[0]))
             yield replace(shared, **special_prices(part[0])), part
-
-
-def _other_periods(
-    accounts: LockedAccounts,
-) -> dict[OrganizationId, tuple[int | None, int | None]]:
-    """Returns the month and the day in which caps count the holds, for each organization whose
-    spending month or day is later than the server's clock. The day is None if it is the day of the
-    clock, or if the organization has no period caps."""
-    today = day_at(accounts.now_us)
-    return {
-        organization_id: (
-            state.spend.month,
-            None if state.spending_day == today else state.spending_day,
-        )
-        for organization_id, state in accounts.states.items()
-        if state.spend.month != accounts.month or state.spending_day not in (None, today)
-    }
 
 
 def _state_documents(states: dict[OrganizationId, AccountState]) -> tuple[bytes, bytes]:
@@ -306,15 +284,11 @@ _SPEND: _Columns = {
     "held": ("numeric", "spend.held_picousd"),
     "unsettled": ("numeric", "spend.unsettled_picousd"),
     "settled": ("numeric", "spend.settled_picousd"),
-    "month": ("integer", "spend.month"),
-    "month_held": ("numeric", "spend.month_held_picousd"),
-    "month_settled": ("numeric", "spend.month_settled_picousd"),
 }
 _ACCOUNT: _Columns = {
     "available": ("numeric", "available_picousd"),
     "overage": ("numeric", "overage_picousd"),
     "stopped": ("boolean", "stopped"),
-    "spending_day": ("integer", "spending_day"),
     "overage_in_flight": ("numeric", "overage_in_flight_picousd"),
     **_SPEND,
 }
@@ -352,10 +326,9 @@ _ProjectColumns = msgspec.defstruct(
 _OwnColumns = msgspec.defstruct(
     "_OwnColumns", ["id", *((name, int, 0) for name in _OWN)], omit_defaults=True, gc=False
 )
-_SET_FOR_SOME = ("month", "spending_day", "price_variants", "price_verdict", "verdicts_max")
 _HoldGroup = msgspec.defstruct(
     "_HoldGroup",
-    [*_SHARED, *((name, Any, None) for name in ("holds", *_SET_FOR_SOME))],
+    [*_SHARED, *((name, Any, None) for name in ("holds", "price_variants"))],
     omit_defaults=True,
     gc=False,
 )
@@ -367,9 +340,7 @@ _shared_values = attrgetter(*(field for _, field in _SHARED.values()))
 _own_values = attrgetter("id", *(field for _, field in _OWN.values()))
 # A key belongs to one project of one organization. An integer compares faster than a UUID.
 _key = attrgetter("key_id.int")
-_sharing = attrgetter(
-    *("key_id.int", "model", "pricing", "bounds.writes_images", "verdict_picousd", "verdicts_max")
-)
+_sharing = attrgetter(*("key_id.int", "model", "pricing", "bounds.writes_images"))
 
 
 def _assignments(columns: _Columns) -> LiteralString:
@@ -381,7 +352,7 @@ def _typed(columns: _Columns) -> LiteralString:
 
 
 _ACCOUNTS_AND_PROJECTS: LiteralString = (
-    "WITH written_accounts AS (UPDATE accounts a SET "  # noqa: S608 - built from constants
+    "WITH written_accounts AS (UPDATE accounts a SET "
     + _assignments(_ACCOUNT)
     + " FROM json_to_recordset(%s::json) AS v (organization_id uuid, "
     + _typed(_ACCOUNT)
@@ -399,23 +370,21 @@ _ACCOUNTS_AND_PROJECTS: LiteralString = (
 _WRITE_STATES = Statement(
     "tollkeeper_write_states", _ACCOUNTS_AND_PROJECTS + "SELECT", returns_rows=False
 )
-# The last columns are set only for some holds.
-_SHARED_COLUMNS: LiteralString = (
-    ", ".join(_SHARED) + ", spending_day, price_variants, price_verdict, verdicts_max"
-)
+# The last column is set only for some holds.
+_SHARED_COLUMNS: LiteralString = ", ".join(_SHARED) + ", price_variants"
 _HOLDS: LiteralString = (
-    "INSERT INTO reservations (process_id, held_at, month, id, "  # noqa: S608 - built from constants
+    "INSERT INTO reservations (process_id, held_at, id, "
     + _SHARED_COLUMNS
     + ", "
     + ", ".join(_OWN)
-    + ") SELECT %s::uuid, to_timestamp(%s::numeric / 1000000), coalesce(g.month, %s::integer), h.id, "
+    + ") SELECT %s::uuid, to_timestamp(%s::numeric / 1000000), h.id, "
     + _SHARED_COLUMNS
     + ", "
     + ", ".join("coalesce(h." + name + ", 0)" for name in _OWN)
     + " FROM json_to_recordset(%s::json) AS g ("
     + _typed(_SHARED)
-    + """, month integer, spending_day integer, price_variants jsonb, price_verdict numeric,
-        verdicts_max integer, holds json), json_to_recordset(g.holds) AS h (id uuid, """
+    + """, price_variants jsonb, holds json),
+        json_to_recordset(g.holds) AS h (id uuid, """
     + _typed(_OWN)
     + ")"
 )
@@ -427,22 +396,24 @@ _WRITE_HOLDS = Statement(
 
 
 async def write_trial(connection: Connection, process_id: UUID, reservation_id: UUID) -> None:
-    """Tests whether holds can be written: writes an empty reservation for an arbitrary project, in a
-    transaction that the caller must roll back. Locks no account. If there is no project, writes a
-    heartbeat instead."""
+    """Tests whether holds can be written, in a transaction that the caller must roll back: runs the
+    statements of a hold for an organization that does not exist, and writes an empty reservation for
+    an arbitrary project whose row is not locked. So only a lock on a whole table makes it wait."""
     await connection.execute("SET LOCAL lock_timeout TO '1s'")
-    cursor = await connection.execute(_TRIAL, (process_id, reservation_id, reservation_id))
-    if cursor.rowcount == 0:
-        await heartbeat(connection, process_id)
+    nobody = (reservation_id.int,)
+    for statement in (*lock_statements(nobody, nobody, nobody), *write_states_statements({})):
+        await run_alone(connection, statement)
+    await heartbeat(connection, process_id)
+    await connection.execute(_TRIAL, (process_id, reservation_id, reservation_id))
 
 
 _TRIAL: LiteralString = """
-    INSERT INTO reservations (process_id, held_at, month, organization_id, id, project_id,
-        api_key_id, model, hold, price_prompt, price_completion, price_image, price_request,
-        price_cache_read, prompt_tokens_max, choices, output_tokens_max, images)
-    SELECT %s, clock_timestamp(), 0, organization_id, %s, project_id, %s, '', 0, 0, 0, 0, 0, 0,
+    INSERT INTO reservations (process_id, held_at, organization_id, id, project_id, api_key_id,
+        model, hold, price_prompt, price_completion, price_image, price_request, price_cache_read,
+        prompt_tokens_max, choices, output_tokens_max, images)
+    SELECT %s, clock_timestamp(), organization_id, %s, project_id, %s, '', 0, 0, 0, 0, 0, 0,
         0, 0, 0, 0
-    FROM project_accounts LIMIT 1
+    FROM project_accounts LIMIT 1 FOR KEY SHARE SKIP LOCKED
 """
 
 
@@ -457,8 +428,7 @@ async def restore_holds(
     crashed before the commit was on disk, or failed over. The money is no longer held, so the new
     reservations have a hold of zero, and their whole cost will be overage (cost above the hold).
     Does not change existing reservations. Locks the accounts. With `time_from_id`, each
-    reservation gets the time in its id (when the call arrived), not the present time. Caps still
-    count the reservation on the present day."""
+    reservation gets the time in its id (when the call arrived), not the present time."""
     groups = []
     for group, members in _groups(holds):
         # A hold must equal its prices times its limits. The limits of a restored hold are zero. The
@@ -477,27 +447,22 @@ async def restore_holds(
 
 _RESTORE_HOLDS: LiteralString = (
     """
-    WITH clock AS (
-        SELECT now, cap_spending_day(NULL, now) AS day FROM (SELECT clock_timestamp() AS now) AS one
-    ), restored AS (
-        INSERT INTO reservations (process_id, held_at, month, organization_id, id, project_id,
-            api_key_id, model, hold, """  # noqa: S608 - built from constants of the program
+    WITH restored AS (
+        INSERT INTO reservations (process_id, held_at, organization_id, id, project_id,
+            api_key_id, model, hold, """
     + prices()
     + """, price_variants, prompt_tokens_max, choices,
-            output_tokens_max, images, spending_day)
-        SELECT %s, held.at,
-            greatest(a.month, to_char(clock.now AT TIME ZONE 'UTC', 'YYYYMM')::integer),
-            g.organization_id, h.id, g.project_id, g.api_key_id, g.model, 0, """
+            output_tokens_max, images)
+        SELECT %s, least(clock_timestamp(), to_timestamp(h.held_at_ms / 1000)), g.organization_id,
+            h.id, g.project_id, g.api_key_id, g.model, 0, """
     + prices("g.")
     + """,
-            g.price_variants, 0, 0, 0, 0,
-            nullif(greatest(a.spending_day, clock.day), cap_spending_day(NULL, held.at))
+            g.price_variants, 0, 0, 0, 0
         FROM json_to_recordset(%s::json) AS g ("""
     + _typed(_SHARED)
     + """, price_variants jsonb, holds json)
-        JOIN accounts a USING (organization_id), clock,
-        LATERAL json_to_recordset(g.holds) AS h (id uuid, held_at_ms numeric),
-        LATERAL (SELECT least(clock.now, to_timestamp(h.held_at_ms / 1000)) AS at) AS held
+        JOIN accounts a USING (organization_id),
+        LATERAL json_to_recordset(g.holds) AS h (id uuid, held_at_ms numeric)
         ON CONFLICT DO NOTHING
         RETURNING organization_id, project_id
     ), counted AS (

@@ -25,7 +25,6 @@ _ORDERED: tuple[tuple[LiteralString, LiteralString], ...] = (
     ("api_key_id", "r.api_key_id"),
     ("model", "r.model"),
     ("held_at", "to_char(r.held_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"),
-    ("spending_month", "r.month"),
     ("hold_picousd", "r.hold"),
     ("price_prompt_picousd", "r.price_prompt"),
     ("price_completion_picousd", "r.price_completion"),
@@ -68,14 +67,7 @@ _ORDERED: tuple[tuple[LiteralString, LiteralString], ...] = (
     ("output_audio_picousd", "d.output_audio"),
     ("output_image_picousd", "d.output_image"),
     ("day", "to_char(date '1970-01-01' + d.day, 'YYYY-MM-DD')"),
-    (
-        "spending_day",
-        "to_char(date '1970-01-01' + cap_spending_day(r.spending_day, r.held_at), 'YYYY-MM-DD')",
-    ),
     ("adjusts_day", "to_char(date '1970-01-01' + d.adjusts_day, 'YYYY-MM-DD')"),
-    ("price_verdict_picousd", "r.price_verdict"),
-    ("verdicts_max", "r.verdicts_max"),
-    ("verdict_picousd", "d.verdict"),
 )
 _AMOUNTS = (
     *((column + "_picousd", "r." + column) for column in PRICE_COLUMNS),
@@ -97,7 +89,7 @@ async def stream_csv(connection: Connection, month: Month) -> AsyncIterator[byte
 
 
 _EXPORT: LiteralString = (
-    "COPY (SELECT "  # noqa: S608 - built from constants of this file
+    "COPY (SELECT "
     + _SELECTED
     + """
     FROM reservations r

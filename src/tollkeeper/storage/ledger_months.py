@@ -201,22 +201,6 @@ async def find_unresolved(connection: Connection, month: Month, limit: int) -> l
     return [Unresolved(*row) for row in await cursor.fetchall()]
 
 
-async def find_ahead_of_clock(connection: Connection, month: Month) -> OrganizationId | None:
-    """Returns an organization that has a reservation of this month whose spending day or spending month
-    is in the future; None if there is none."""
-    cursor = await connection.execute(_FIND_AHEAD_OF_CLOCK, _ids(month), prepare=False)
-    row = await cursor.fetchone()
-    return None if row is None else row[0]
-
-
-_FIND_AHEAD_OF_CLOCK: LiteralString = """
-    WITH clock AS (SELECT cap_spending_day(NULL, clock_timestamp()) AS today)
-    SELECT organization_id FROM reservations, clock
-    WHERE id >= %(first)s AND id < %(end_id)s
-      AND (month > cap_period_number('month', today)
-           OR cap_spending_day(spending_day, held_at) > today)
-    LIMIT 1
-"""
 _UNRESOLVED: LiteralString = """
     FROM reservations r
     LEFT JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
@@ -239,10 +223,9 @@ async def write_totals(connection: Connection, month: Month) -> int:
     return int(reservations)
 
 
-# Computes the totals of a month. The caller appends GROUP BY organization, project and spending
-# month (the month in which caps count a reservation).
+# Computes the totals of a month. The caller appends GROUP BY organization and project.
 TOTALS: LiteralString = """
-    SELECT r.organization_id, %(month)s::integer AS month, r.project_id, r.month AS spending_month,
+    SELECT r.organization_id, %(month)s::integer AS month, r.project_id,
         count(*) FILTER (WHERE d.kind = 'settled') AS settled_count,
         count(*) FILTER (WHERE d.kind = 'released') AS released_count,
         sum(d.hold) AS hold, sum(d.settled) AS settled, sum(d.released) AS released,
@@ -264,18 +247,18 @@ CLOSE_LINES: LiteralString = (
     JOIN reservations r ON r.organization_id = d.organization_id AND r.id = d.reservation_id
       AND r.id >= %(first)s AND r.id < %(end_id)s,
     LATERAL
-    """  # noqa: S608 - built from constants
+    """
     + LINES
     + """
     WHERE line.amount > 0 AND d.reservation_id >= %(first)s AND d.reservation_id < %(end_id)s
     """
 )
 _WRITE_TOTALS: LiteralString = (
-    "WITH written AS (INSERT INTO ledger_close_totals (organization_id, month, project_id,"  # noqa: S608
-    " spending_month, settled_count, released_count, hold, settled, released, overage)"
+    "WITH written AS (INSERT INTO ledger_close_totals (organization_id, month, project_id,"
+    " settled_count, released_count, hold, settled, released, overage)"
     + TOTALS
     + """
-    GROUP BY r.organization_id, r.project_id, r.month
+    GROUP BY r.organization_id, r.project_id
     RETURNING settled_count + released_count AS reservations
     ) SELECT coalesce(sum(reservations), 0)::bigint FROM written
     """
@@ -320,10 +303,10 @@ async def stream_close_rows(connection: Connection, month: Month) -> AsyncIterat
 
 
 _TOTALS_AS_TEXT: LiteralString = """
-    SELECT concat_ws('|', 'total', month, organization_id, project_id, spending_month,
+    SELECT concat_ws('|', 'total', month, organization_id, project_id,
                      settled_count, released_count, hold, settled, released, overage)
     FROM ledger_close_totals WHERE month = %s
-    ORDER BY organization_id, project_id, spending_month
+    ORDER BY organization_id, project_id
 """
 # A line item contains the name of a model, which may contain any character, so it is encoded in
 # hex.

@@ -4,7 +4,7 @@ This module defines where each transaction begins and ends. Its errors tell whet
 written. The module makes no decisions about money and calls no service.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from operator import attrgetter
@@ -17,7 +17,7 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.admission import DefaultLimits
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.ledger import Ending, Hold, LockedAccounts, Mark, Resolution, ResolutionKind
-from tollkeeper.storage import ledger, period_caps, processes, resolutions
+from tollkeeper.storage import caps, excesses, ledger, processes, resolutions
 from tollkeeper.storage.database import Connection, Contention, Database, RoundTrips
 from tollkeeper.storage.reachability import RETRY_AFTER_S
 from tollkeeper.storage.watched_connection import WatchedConnection
@@ -29,6 +29,14 @@ class AccountBusy(Unavailable):
 
     def __init__(self) -> None:
         super().__init__("The organization's account is busy.", retry_after_s=RETRY_AFTER_S)
+
+
+class LedgerLocked(Unavailable):
+    """Raised if a whole table that every hold needs is locked, so that no organization's calls can be
+    admitted. Nothing was written."""
+
+    def __init__(self) -> None:
+        super().__init__("A table that every call needs is locked.", retry_after_s=RETRY_AFTER_S)
 
 
 class CommitInDoubt(Unavailable):
@@ -54,17 +62,44 @@ class MonthClosed(Unavailable):
 _subjects = attrgetter("organization_id.int", "project_id.int", "key_id.int")
 
 
+class CappedOrganizations:
+    """Remembers which organizations have caps, so that a hold transaction reads their caps in the
+    round trip that locks the accounts. What it remembers may be outdated: the account says it."""
+
+    _MAX = 10_000
+
+    def __init__(self) -> None:
+        self._ids: set[int] = set()
+
+    def includes_any(self, organization_ids: Iterable[int]) -> bool:
+        return not self._ids.isdisjoint(organization_ids)
+
+    def noted(self, locked: LockedAccounts) -> list[OrganizationId]:
+        """Returns the organizations that have caps, and remembers them."""
+        capped = [*ledger.capped_organizations(locked)]
+        if self._ids or capped:
+            self._ids.difference_update(one.int for one in locked.states)
+            if len(self._ids) >= self._MAX:
+                self._ids.clear()
+            self._ids.update(one.int for one in capped)
+        return capped
+
+
 class HoldTransaction(RoundTrips):
     """Runs one transaction that creates holds (amounts reserved before calls), in two network round
-    trips: `lock`, and then `write`, which also commits. If an organization has period caps (caps
-    with their own counters), `lock` needs another round trip to read the period caps."""
+    trips: `lock`, and then `write`, which also commits."""
 
     def __init__(
-        self, process_id: UUID, limits: DefaultLimits, connection: WatchedConnection
+        self,
+        process_id: UUID,
+        limits: DefaultLimits,
+        capped: "CappedOrganizations",
+        connection: WatchedConnection,
     ) -> None:
         super().__init__(connection)
         self._process_id = process_id
         self._limits = limits
+        self._capped = capped
         # True after the commit was sent. From then on, the transaction may be committed even if an
         # error follows.
         self.commit_sent = False
@@ -73,17 +108,28 @@ class HoldTransaction(RoundTrips):
         """Locks the accounts of the holds and reads the data for their admission. Raises
         `AccountBusy` if waiting for a lock takes longer than `lock_wait_s` or, if `lock_wait_s` is
         None, longer than the connection's lock timeout."""
-        statements = ledger.lock_statements(*zip(*set(map(_subjects, holds)), strict=True))
+        subjects: list[tuple[int, ...]] = [*zip(*set(map(_subjects, holds)), strict=True)]
+        statements = ledger.lock_statements(*subjects)
+        read_caps = caps.read_statement(*subjects)
+        # An organization that is new here costs one more round trip if it has caps.
+        with_caps = (read_caps,) if self._capped.includes_any(subjects[0]) else ()
         try:
-            _, *rows = await self.begin(ledger.fast_transaction(lock_wait_s), *statements)
+            _, *rows = await self.begin(
+                ledger.fast_transaction(lock_wait_s), *statements, *with_caps
+            )
         except pg.LockNotAvailable as exc:
             raise AccountBusy from exc
-        locked, ended = ledger.locked_accounts(rows, self._limits)
-        keys = (hold.key_id for hold in holds)
-        cap_queries = period_caps.read_statements(locked, ended, keys)
-        if not cap_queries:
+        locked = ledger.locked_accounts(rows[: len(statements)], self._limits)
+        capped = self._capped.noted(locked)
+        if not capped:
             return locked
-        return period_caps.with_period_caps(locked, ended, await self.read(*cap_queries))
+        cap_rows = rows[-1] if with_caps else (await self.read(read_caps))[0]
+        locked, is_behind = caps.with_caps(locked, cap_rows)
+        if is_behind:
+            await ledger.recount_caps(self.connection, capped)
+            [cap_rows] = await self.read(read_caps)
+            locked, _ = caps.with_caps(locked, cap_rows)
+        return locked
 
     async def write(self, accounts: LockedAccounts, admitted: Sequence[Hold]) -> None:
         """Writes the accounts and the admitted holds, and commits. Raises `AccountBusy` if a table
@@ -113,7 +159,7 @@ class LedgerStore:
     def __init__(self, database: Database, process_id: UUID, limits: DefaultLimits) -> None:
         self._database = database
         self._process_id = process_id
-        self._new_transaction = partial(HoldTransaction, process_id, limits)
+        self._new_transaction = partial(HoldTransaction, process_id, limits, CappedOrganizations())
 
     def hold_transaction(self) -> AbstractAsyncContextManager[HoldTransaction]:
         """Provides a transaction that creates holds. If the block raises any error except
@@ -126,8 +172,9 @@ class LedgerStore:
         async with self._database.transaction() as connection:
             try:
                 await ledger.write_trial(connection, self._process_id, reservation_id)
-            except pg.LockNotAvailable as exc:
-                raise AccountBusy from exc
+            except pg.LockNotAvailable:
+                # Without the cause, whose message says only that a timeout was reached.
+                raise LedgerLocked from None
             except pg.RestrictViolation as exc:
                 raise MonthClosed from exc
             raise Rollback
@@ -144,10 +191,13 @@ class LedgerStore:
         """Resolves reservations durably. Returns one result for each resolution, in the order of
         `batch`. Safe to repeat, because a reservation is resolved only once. Raises `Contention` if
         another transaction resolved a reservation of the batch at the same time."""
-        statement = resolutions.resolve_statement(batch)
+        statements = [resolutions.resolve_statement(batch)]
+        noted = [ended.excess for ended in batch if ended.excess is not None]
+        if noted:
+            statements.append(excesses.note_statement(noted))
         async with self._database.round_trips() as trips:
             try:
-                [rows] = await trips.run(statement)
+                rows, *_ = await trips.run(*statements)
             except pg.UniqueViolation as exc:
                 raise Contention from exc
             if len(rows) == len(batch):

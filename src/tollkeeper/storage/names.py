@@ -121,7 +121,7 @@ async def find(
             SELECT FROM found other WHERE other.in_use AND lower(other.name) = lower(found.name)
               AND other.owner_id IS NOT DISTINCT FROM found.owner_id)
         ORDER BY name, id LIMIT %(limit)s
-        """,  # noqa: S608 - `rows` is one of the constants above
+        """,
         {
             "name": name,
             "low": low,
@@ -150,7 +150,7 @@ async def find_in_use(
         SELECT id FROM ({kind.rows}) named
         WHERE in_use AND lower(name) = lower(%s) AND owner_id IS NOT DISTINCT FROM %s AND id <> %s
         LIMIT 1
-        """,  # noqa: S608 - `rows` is one of the constants above
+        """,
         (name, owner_id, other_than),
         prepare=False,
     )
@@ -160,7 +160,7 @@ async def find_in_use(
 
 async def rename(connection: Connection, kind: NamedKind, identity: UUID, name: str) -> None:
     await connection.execute(
-        f"UPDATE {kind.table} SET name = %s WHERE id = %s",  # noqa: S608 - a constant above
+        f"UPDATE {kind.table} SET name = %s WHERE id = %s",
         (name, identity),
         prepare=False,
     )
@@ -171,7 +171,7 @@ async def find_names(
 ) -> list[NameOfId]:
     """Returns the names of the objects with these ids. Omits ids without an object."""
     kinds: LiteralString = " UNION ALL ".join(
-        f"SELECT id::text, '{kind.table}', name FROM {kind.table} WHERE id = ANY (%(ids)s)"  # noqa: S608
+        f"SELECT id::text, '{kind.table}', name FROM {kind.table} WHERE id = ANY (%(ids)s)"
         for kind in (ORGANIZATIONS, PROJECTS, PROJECT_KEYS, ADMIN_KEYS)
     )
     policies: LiteralString = (

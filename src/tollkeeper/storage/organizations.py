@@ -25,7 +25,7 @@ async def insert(connection: Connection, organization: Organization) -> None:
 
 async def find(connection: Connection, organization_id: OrganizationId) -> Organization | None:
     cursor = await connection.execute(
-        f"SELECT {_COLUMNS} FROM organizations o WHERE o.id = %s",  # noqa: S608
+        f"SELECT {_COLUMNS} FROM organizations o WHERE o.id = %s",
         (organization_id,),
     )
     row = await cursor.fetchone()
@@ -49,7 +49,7 @@ async def lock(connection: Connection, organization_id: OrganizationId) -> None:
 
 async def find_all(connection: Connection) -> list[Organization]:
     cursor = await connection.execute(
-        f"SELECT {_COLUMNS} FROM organizations o ORDER BY o.created_at, o.id"  # noqa: S608
+        f"SELECT {_COLUMNS} FROM organizations o ORDER BY o.created_at, o.id"
     )
     return [_organization(row) for row in await cursor.fetchall()]
 

@@ -23,7 +23,7 @@ _POLICY_COLUMNS: LiteralString = """
     p.base_version, p.rule, p.direction, p.mode, p.scope, p.project_ids, p.threshold
 """
 _VERSION_COLUMNS: LiteralString = """
-    v.id, v.version, extract(epoch FROM v.published_at)::bigint,
+    v.id, v.version, v.name, extract(epoch FROM v.published_at)::bigint,
     v.rule, v.direction, v.mode, v.scope, v.project_ids, v.threshold
 """
 _COLUMNS: LiteralString = ", ".join((_POLICY_COLUMNS, _VERSION_COLUMNS, calibrations.COLUMNS))
@@ -117,24 +117,23 @@ async def find_published(
     versions never change, and one organization can have megabytes of them."""
     cursor = await connection.execute(
         f"""
-        SELECT p.organization_id, p.id, p.name, p.state, v.id, {calibrations.COLUMNS} {_FROM}
+        SELECT p.organization_id, p.id, p.state, v.id, {calibrations.COLUMNS} {_FROM}
         WHERE p.organization_id = ANY (%s) AND p.current_version IS NOT NULL
         ORDER BY p.created_at, p.id
         """,
         (organization_ids,),
     )
     rows = await cursor.fetchall()
-    new = [row[1] for row in rows if row[4] not in known]
+    new = [row[1] for row in rows if row[3] not in known]
     if new:
         known = {**known, **await _find_current_versions(connection, organization_ids, new)}
     return [
         PublishedPolicy(
             organization_id=row[0],
             id=row[1],
-            name=row[2],
-            is_paused=row[3] == PolicyState.PAUSED,
-            version=known[row[4]],
-            calibration=None if row[5] is None else calibrations.stored_calibration(row[5:]),
+            is_paused=row[2] == PolicyState.PAUSED,
+            version=known[row[3]],
+            calibration=None if row[4] is None else calibrations.stored_calibration(row[4:]),
         )
         for row in rows
     ]
@@ -209,15 +208,16 @@ async def insert_version(connection: Connection, policy: Policy) -> None:
     assert version is not None
     await connection.execute(
         """
-        INSERT INTO policy_versions (organization_id, policy_id, version, id, published_at,
+        INSERT INTO policy_versions (organization_id, policy_id, version, id, name, published_at,
                                      rule, direction, mode, scope, project_ids, threshold)
-        VALUES (%s, %s, %s, %s, to_timestamp(%s), %s, %s, %s, %s, %s, %s)
+        VALUES (%s, %s, %s, %s, %s, to_timestamp(%s), %s, %s, %s, %s, %s, %s)
         """,
         (
             policy.organization_id,
             policy.id,
             version.version,
             version.id,
+            version.name,
             version.published_at,
             *_rule_values(version.rule),
         ),
@@ -232,7 +232,7 @@ async def find_versions(
         f"""
         SELECT {_VERSION_COLUMNS} FROM policy_versions v
         WHERE v.organization_id = %s AND v.policy_id = %s ORDER BY v.version DESC LIMIT %s
-        """,  # noqa: S608 - constants of this file
+        """,
         (organization_id, policy_id, limit),
     )
     return [_version(row) for row in await cursor.fetchall()]
@@ -262,7 +262,9 @@ def _rule(row: tuple[Any, ...]) -> Rule:
 
 
 def _version(row: tuple[Any, ...]) -> PolicyVersion:
-    return PolicyVersion(id=row[0], version=row[1], published_at=row[2], rule=_rule(row[3:]))
+    return PolicyVersion(
+        id=row[0], version=row[1], name=row[2], published_at=row[3], rule=_rule(row[4:])
+    )
 
 
 def _policy(row: tuple[Any, ...]) -> Policy:
@@ -277,6 +279,6 @@ def _policy(row: tuple[Any, ...]) -> Policy:
         updated_at=row[7],
         base_version=row[8],
         draft=_rule(row[9:15]),
-        published=None if row[15] is None else _version(row[15:24]),
-        calibration=None if row[24] is None else calibrations.stored_calibration(row[24:]),
+        published=None if row[15] is None else _version(row[15:25]),
+        calibration=None if row[25] is None else calibrations.stored_calibration(row[25:]),
     )

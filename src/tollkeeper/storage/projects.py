@@ -31,7 +31,7 @@ async def find(
     connection: Connection, organization_id: OrganizationId, project_id: ProjectId
 ) -> Project | None:
     cursor = await connection.execute(
-        f"SELECT {_COLUMNS} FROM projects WHERE organization_id = %s AND id = %s",  # noqa: S608
+        f"SELECT {_COLUMNS} FROM projects WHERE organization_id = %s AND id = %s",
         (organization_id, project_id),
     )
     row = await cursor.fetchone()
@@ -44,7 +44,7 @@ async def find_and_lock(
     """Returns the project, and locks it until the transaction ends, so that no other transaction
     can archive it."""
     cursor = await connection.execute(
-        f"SELECT {_COLUMNS} FROM projects WHERE organization_id = %s AND id = %s FOR NO KEY UPDATE",  # noqa: S608
+        f"SELECT {_COLUMNS} FROM projects WHERE organization_id = %s AND id = %s FOR NO KEY UPDATE",
         (organization_id, project_id),
     )
     row = await cursor.fetchone()
@@ -54,7 +54,7 @@ async def find_and_lock(
 async def find_anywhere(connection: Connection, project_id: ProjectId) -> Project | None:
     """Finds a project without checking its organization. For operators only."""
     cursor = await connection.execute(
-        f"SELECT {_COLUMNS} FROM projects WHERE id = %s",  # noqa: S608
+        f"SELECT {_COLUMNS} FROM projects WHERE id = %s",
         (project_id,),
     )
     row = await cursor.fetchone()
@@ -63,7 +63,7 @@ async def find_anywhere(connection: Connection, project_id: ProjectId) -> Projec
 
 async def find_all(connection: Connection, organization_id: OrganizationId) -> list[Project]:
     cursor = await connection.execute(
-        f"SELECT {_COLUMNS} FROM projects WHERE organization_id = %s ORDER BY created_at, id",  # noqa: S608
+        f"SELECT {_COLUMNS} FROM projects WHERE organization_id = %s ORDER BY created_at, id",
         (organization_id,),
     )
     return [_project(row) for row in await cursor.fetchall()]

@@ -17,6 +17,9 @@ RETRY_AFTER_S = 2
 # time suffices to get an idle connection or a connection that is being opened.
 _WAIT_AFTER_FAILURE_S = 0.1
 
+# The driver writes the reason for each host after this text.
+_FAILED = "connection failed: "
+
 
 class DatabaseUnreachable(Unavailable):
     """Raised if no host of the database accepts a connection. `detail` names the hosts, for
@@ -77,9 +80,11 @@ def unreachable_detail(conninfo: str, error: psycopg.Error) -> str:
 
 
 def driver_reason(error: psycopg.Error) -> str:
-    """Returns the server's message. If the error comes from the driver, returns the last line of the
-    driver's message that is not indented. Indented lines contain advice, not the reason."""
+    """Returns the server's message. If the error comes from the driver, returns the failures of all
+    hosts, because each host may fail for another reason. For a single host, returns the last line of
+    the driver's message that is not indented. Indented lines contain advice, not the reason."""
     if error.diag.message_primary:
         return error.diag.message_primary
     lines = [line for line in str(error).splitlines() if line and not line.startswith("\t")]
-    return lines[-1].removeprefix("- ") if lines else type(error).__name__
+    failures = [line.partition(_FAILED)[2] or line[2:] for line in lines if line.startswith("- ")]
+    return "; ".join(failures or lines[-1:]) or type(error).__name__

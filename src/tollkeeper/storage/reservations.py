@@ -35,7 +35,7 @@ async def find(connection: Connection, reservation_id: UUID) -> ReservationEntry
 
 
 _FIND: LiteralString = (
-    _COLUMNS  # noqa: S608
+    _COLUMNS
     + """
     FROM organizations g CROSS JOIN LATERAL (
         SELECT * FROM reservations WHERE organization_id = g.id AND id = %s LIMIT 1

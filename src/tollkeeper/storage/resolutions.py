@@ -30,11 +30,11 @@ _RESOLVE = Statement(
     "tollkeeper_resolve",
     """
     WITH clock AS (
-        SELECT now, cap_spending_day(NULL, now) AS today, ledger_open_day() AS open_day
+        SELECT now, utc_day(now) AS today, ledger_open_day() AS open_day
         FROM (SELECT clock_timestamp() AS now) AS one
     ), input AS (
         SELECT organization_id, reservation_id AS id, kind, resolved_by,
-               coalesce(estimated, false) AS estimated, """  # noqa: S608 - built from constants
+               coalesce(estimated, false) AS estimated, """
     + zero_if_missing()
     + """
         FROM json_to_recordset(%s::json) AS g
@@ -49,8 +49,8 @@ _RESOLVE = Statement(
                CASE WHEN admitted < open_day THEN greatest(today, open_day) ELSE admitted END AS day,
                CASE WHEN admitted < open_day THEN admitted END AS adjusts_day, now
         FROM clock, input g, LATERAL (
-            SELECT r.hold, project_id, api_key_id, month, model, overage_max,
-                   cap_spending_day(NULL, held_at) AS admitted
+            SELECT r.hold, project_id, api_key_id, model, overage_max,
+                   utc_day(held_at) AS admitted
             -- Reservations first: `ledger_add_month` locks the tables in this order.
             FROM reservations r LEFT JOIN resolutions d
               ON d.organization_id = g.organization_id AND d.reservation_id = g.id
@@ -81,9 +81,9 @@ _RESOLVE = Statement(
         INSERT INTO overages (organization_id, reservation_id, amount)
         SELECT organization_id, id, total - hold FROM fresh WHERE total > hold
     ), to_fold AS (
-        INSERT INTO unfolded (organization_id, reservation_id, kind, project_id, month, hold,
-                              overage_max, settled, overage)
-        SELECT organization_id, id, 'resolved', project_id, month, hold, overage_max,
+        INSERT INTO unfolded (organization_id, reservation_id, kind, project_id, api_key_id, day,
+                              hold, overage_max, settled, overage)
+        SELECT organization_id, id, 'resolved', project_id, api_key_id, admitted, hold, overage_max,
                least(hold, total), greatest(total - hold, 0)
         FROM fresh
     ), rolled AS (
@@ -166,7 +166,8 @@ async def mark_unsettled(connection: Connection, marks: Sequence[Mark]) -> set[U
     cursor = await connection.execute(
         """
         WITH unresolved AS (
-            SELECT r.organization_id, r.id, r.project_id, r.month, r.hold, r.overage_max, w.reason
+            SELECT r.organization_id, r.id, r.project_id, r.api_key_id,
+                   utc_day(r.held_at) AS day, r.hold, r.overage_max, w.reason
             FROM unnest(%(organizations)s::uuid[], %(ids)s::uuid[], %(reasons)s::text[])
                 AS w (organization_id, id, reason)
             JOIN reservations r USING (organization_id, id)
@@ -181,9 +182,9 @@ async def mark_unsettled(connection: Connection, marks: Sequence[Mark]) -> set[U
             ON CONFLICT DO NOTHING
             RETURNING organization_id, reservation_id AS id
         )
-        INSERT INTO unfolded (organization_id, reservation_id, kind, project_id, month, hold,
-                              overage_max, settled, overage)
-        SELECT organization_id, id, 'unsettled', project_id, month, hold, overage_max, 0, 0
+        INSERT INTO unfolded (organization_id, reservation_id, kind, project_id, api_key_id, day,
+                              hold, overage_max, settled, overage)
+        SELECT organization_id, id, 'unsettled', project_id, api_key_id, day, hold, overage_max, 0, 0
         FROM marked JOIN unresolved USING (organization_id, id)
         RETURNING reservation_id
         """,

@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+# The commit before the whole schema became one file. No release had an older schema.
+_LAST_UNRELEASED = "df368e9465eef213b8280d72fcc255902222265e"
 VERSIONS = Path(__file__).parent / "migrations" / "versions"
 _COMPATIBLE_FROM = re.compile(r'^compatible_from = "(\d{4})"$', re.MULTILINE)
 
@@ -52,3 +54,13 @@ def serving_revision() -> str:
     """Returns the oldest revision of the schema with which this code can serve. All later
     migrations can wait."""
     return next(migration.number for migration in reversed(revisions()) if not migration.can_wait)
+
+
+def unreleased_schema(revision: str) -> str | None:
+    """Returns why no migration leads from this schema here: it's older than the first release."""
+    if revision >= revisions()[0].number:
+        return None
+    return (
+        f"The database's schema is at {revision}, from before the first release, and can't be "
+        f"migrated; the last code that reads it is commit {_LAST_UNRELEASED}."
+    )

@@ -47,7 +47,7 @@ ROLL_UP_ACTIVITY: LiteralString = (
             coalesce(max(cost), 0), sum(requests - 1)
         FROM fresh GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6
         ON CONFLICT (organization_id, step, project_id, api_key_id, model, status)
-        DO UPDATE SET """  # noqa: S608 - built from constants of this file
+        DO UPDATE SET """
     + _CALLS
     + """, cost_max = greatest(t.cost_max, excluded.cost_max),
             repeated = t.repeated + excluded.repeated
@@ -104,7 +104,7 @@ ROLL_UP_ACTIVITY: LiteralString = (
             count(*) FILTER (WHERE settlement = 'unsettled'), count(*) FILTER (WHERE estimated),
             coalesce(sum(prompt_tokens), 0), coalesce(sum(cached_tokens), 0),
             coalesce(sum(cache_write_tokens), 0), coalesce(sum(completion_tokens), 0),
-            coalesce(sum(cost - coalesce(verdict_cost, 0)), 0), coalesce(sum(reported_cost), 0)
+            coalesce(sum(cost), 0), coalesce(sum(reported_cost), 0)
         FROM fresh WHERE backend IS NOT NULL
             -- If a settled call has no usage, only its verdicts were charged.
             AND (settlement = 'unsettled' OR settlement = 'settled' AND prompt_tokens IS NOT NULL)

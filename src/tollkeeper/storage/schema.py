@@ -14,6 +14,7 @@ from tollkeeper.storage.sessions import (
     check_session,
     current_settings,
     session_conninfo,
+    session_conventions,
     session_settings,
 )
 
@@ -24,6 +25,14 @@ _STATEMENT_TIMEOUT_S = 5.0
 _DURABILITY = ("fsync", "full_page_writes")
 
 # Finds the settings that differ from their defaults.
+_CONNECTIONS_ALLOWED: LiteralString = """
+    SELECT min(allowed) FROM (
+        SELECT current_setting('max_connections')::int AS allowed
+        UNION ALL SELECT datconnlimit FROM pg_database WHERE datname = current_database()
+        UNION ALL SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user
+    ) AS limits
+    WHERE allowed >= 0
+"""
 _RECOVERY_TARGETS: LiteralString = """
     SELECT name FROM pg_settings
     WHERE name IN ('recovery_target', 'recovery_target_action', 'recovery_target_lsn',
@@ -94,11 +103,20 @@ def find_recovery_targets(conninfo: str) -> tuple[str, ...]:
     return tuple(row[0] for row in rows)
 
 
+def connections_allowed(conninfo: str) -> int:
+    """Returns the highest number of connections that the server, the database and the role allow."""
+    with psycopg.connect(session_conninfo(conninfo), autocommit=True) as connection:
+        row = connection.execute(_CONNECTIONS_ALLOWED).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
 def find_outdated(conninfo: str) -> str | None:
     """Returns a one-line explanation if the schema has become too new for this code. Otherwise, or
     if the schema cannot be read, returns None."""
     try:
         with psycopg.connect(session_conninfo(conninfo), autocommit=True) as connection:
+            connection.execute(session_conventions().encode())
             state = read_schema_state(connection)
     except psycopg.Error:
         return None

@@ -5,7 +5,7 @@ another client between two transactions. Both could lose money without an error,
 refuses to start behind such a pooler.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 import psycopg
@@ -26,11 +26,23 @@ _KEEPALIVE: dict[str, int] = {
 }
 # The values of `synchronous_commit` with which an acknowledged settlement is durable.
 _DURABLE_COMMIT = ("on", "remote_write", "remote_apply")
-# The allowed values of the settings that `check_session` checks.
+# What the gateway's SQL and the driver rely on: how values are written and read, and where tables are
+# found. All values are PostgreSQL's defaults, but a server, a database or a role can have others (`ALTER
+# ROLE ... SET`).
+CONVENTIONS = {
+    "search_path": '"$user", public',
+    "datestyle": "ISO, MDY",
+    "intervalstyle": "postgres",
+    "bytea_output": "hex",
+    "standard_conforming_strings": "on",
+    "array_nulls": "on",
+    "transform_null_equals": "off",
+    "timezone": "UTC",
+}
+# The allowed values of the other settings that `check_session` checks.
 _SETTINGS: dict[str, tuple[str, ...]] = {
     "synchronous_commit": _DURABLE_COMMIT,
     "transaction_isolation": ("read committed",),
-    "TimeZone": ("UTC",),
     "client_encoding": ("UTF8",),
 }
 
@@ -91,7 +103,6 @@ def session_settings(statement_timeout_s: float) -> str:
         "statement_timeout": statement_ms,
         "lock_timeout": statement_ms,
         "idle_in_transaction_session_timeout": 2 * statement_ms,
-        "timezone": "UTC",
         "synchronous_commit": "on",
         "default_transaction_isolation": "read committed",
         # The server ends sessions of a machine that no longer responds. By default it does so only
@@ -100,15 +111,26 @@ def session_settings(statement_timeout_s: float) -> str:
         "tcp_keepalives_interval": 5,
         "tcp_keepalives_count": 3,
     }
+    return _set_all(CONVENTIONS | settings)
+
+
+def session_conventions() -> str:
+    """Returns the statement that a session needs before any other, if it does not get all
+    `session_settings`."""
+    return _set_all(CONVENTIONS)
+
+
+def _set_all(settings: Mapping[str, object]) -> str:
     return "SELECT " + ", ".join(
-        f"set_config('{name}', '{value}', false)" for name, value in settings.items()
+        f"pg_catalog.set_config('{name}', '{value}', false)" for name, value in settings.items()
     )
 
 
 def check_session(connection: psycopg.Connection) -> None:
     """Raises a one-line error if a setting of the session is not in effect."""
-    for name, value in current_settings(connection, _SETTINGS):
-        allowed = _SETTINGS[name]
+    settings = _SETTINGS | {name: (value,) for name, value in CONVENTIONS.items()}
+    for name, value in current_settings(connection, settings):
+        allowed = settings[name]
         if value not in allowed:
             raise StateConflict(
                 f"The session setting {name} is {value} instead of {' or '.join(allowed)}: a pooler "

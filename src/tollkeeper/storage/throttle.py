@@ -38,7 +38,6 @@ async def take_from_rate(
     before = ProjectState(
         # The decision about the rate uses neither spending nor concurrency.
         spend=Spend(),
-        cap=None,
         archived=False,
         live_holds=0,
         concurrency=limits.concurrency,

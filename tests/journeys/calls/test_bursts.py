@@ -1,4 +1,5 @@
-"""Tests that bursts of calls that cost more than their holds never exceed the overage bound."""
+"""Tests that bursts of calls that cost more than their holds do not exceed the overage bound, if the model
+is declared to search on its own, or if it has already exceeded its holds."""
 
 import asyncio
 from collections import Counter
@@ -8,8 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
+from tests.support.gateway import running_gateway
+from tests.support.scripted_gateway import (
+    MODEL,
+    ScriptedGateway,
+    scripted_gateway,
+    scripted_settings,
+)
 from tests.support.upstream import Peer, Upstream, Verb, answer, completion
+from tollkeeper.domain.errors import NotFound
 
 USD = 10**12
 CREDIT = USD // 100
@@ -20,8 +28,9 @@ MODEL_SETTINGS: dict[str, Any] = {
     "context_length": 131_072,
     "max_output_length": 8192,
     "pricing": PRICING,
+    "token_bounds": {"unbounded": True},
 }
-# Usage of a model that searches the web although neither the client nor the settings ask for it.
+# Usage of a model that searches the web although the client does not ask for it.
 USAGE = {
     "prompt_tokens": 5296,
     "completion_tokens": 40,
@@ -120,3 +129,87 @@ async def test_a_call_that_alone_may_exceed_the_bound_is_refused(
             scripted.tenant.organization_id, USD // 4
         )
         assert (await scripted.chat(max_tokens=1)).status_code == 200
+
+
+async def test_only_the_first_burst_of_an_undeclared_model_exceeds_the_bound(
+    data_dir: Path, conninfo: str
+) -> None:
+    """Sends 200 calls at once to a model of which nobody knows that it searches. They may exceed the
+    bound, once. Then both gateways are warned, the one that settled no call by the database."""
+    settings: dict[str, Any] = {
+        "credit": 0,
+        "model": {**MODEL_SETTINGS, "token_bounds": {}},
+        "ledger": {"overage_bound_usd": "1"},
+    }
+    async with (
+        Upstream(Crowd().verb()) as upstream,
+        scripted_gateway(data_dir, conninfo, upstream, **settings) as first,
+        scripted_gateway(data_dir, conninfo, upstream, **settings) as second,
+    ):
+        assert (await second.chat(max_tokens=1)).status_code == 402  # no credit
+        await first.grant(CREDIT)
+        # The credit covers all holds. The client has a hundred connections.
+        assert (await _burst(first, first))[200] >= 100
+        assert (await first.balance())["settled"] >= 14 * USD
+        for gateways in ((first, first), (second, second), (first, second)):
+            tenant = await gateways[0].gateway.make_tenant(credit=CREDIT, forgets_excesses=False)
+            # A worker does this every two seconds.
+            await second.gateway.services.excesses.load()
+            warned = [replace(gateway, tenant=tenant) for gateway in gateways]
+            statuses = await _burst(*warned)
+            assert set(statuses) == {200, 402}
+            # Each admitted call counts with what a call cost before: fourteen cents.
+            assert 6 <= statuses[200] <= 8
+            balance = await warned[0].balance()
+            assert -USD <= balance["granted"] - balance["settled"] < 0
+
+
+async def test_a_new_process_is_warned_before_its_first_call(data_dir: Path, conninfo: str) -> None:
+    settings: dict[str, Any] = {
+        "model": {**MODEL_SETTINGS, "token_bounds": {}},
+        "ledger": {"overage_bound_usd": "0.1"},
+    }
+    async with Upstream(answer(completion(usage=USAGE))) as upstream:
+        async with scripted_gateway(
+            data_dir, conninfo, upstream, credit=CREDIT, **settings
+        ) as first:
+            assert (await first.chat(max_tokens=1)).status_code == 200
+            tenant = await first.gateway.make_tenant(credit=CREDIT, forgets_excesses=False)
+        later = scripted_settings(data_dir, upstream.url, **settings)
+        async with running_gateway(later, conninfo) as gateway:
+            second = ScriptedGateway(gateway, upstream, tenant, probe_tenant=tenant)
+            refused = await second.chat(max_tokens=1)
+            assert refused.status_code == 402
+            assert "overage bound cannot cover this call" in refused.json()["error"]["message"]
+            # What happened fades.
+            await second.sql(
+                "UPDATE observed_excesses SET noted_at = noted_at - interval '25 hours'"
+            )
+            await gateway.services.excesses.load()
+            assert (await second.chat(max_tokens=1)).status_code == 200
+
+
+async def test_a_forgotten_model_is_trusted_again(data_dir: Path, conninfo: str) -> None:
+    settings: dict[str, Any] = {
+        "credit": USD,
+        "model": {**MODEL_SETTINGS, "token_bounds": {}},
+        "ledger": {"overage_bound_usd": "0"},
+    }
+    async with (
+        Upstream(answer(completion(usage=USAGE))) as upstream,
+        scripted_gateway(data_dir, conninfo, upstream, **settings) as scripted,
+    ):
+        excesses = scripted.gateway.services.excesses
+        assert (await scripted.chat(max_tokens=1)).status_code == 200
+        [case] = await excesses.overage_models()
+        [entry] = await scripted.entries()
+        assert (case.model, case.backend) == (MODEL, "scripted")
+        assert (case.hold_picousd, case.cost_picousd) == (entry.hold, entry.cost)
+        poor = await scripted.with_tenant(credit=CREDIT, forgets_excesses=False)
+        assert (await poor.chat(max_tokens=1)).status_code == 402
+        with pytest.raises(NotFound, match="at the backend another"):
+            await excesses.overage_forget(MODEL, "another")
+        await excesses.overage_forget(MODEL)
+        await excesses.load()
+        assert await excesses.overage_models() == []
+        assert (await poor.chat(max_tokens=1)).status_code == 200

@@ -3,6 +3,7 @@
 from tests.support.tables import each
 from tollkeeper.domain.access import KeyStatus
 from tollkeeper.domain.admission import Decision, Refusal
+from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.errors import (
     PaymentRequired,
     RateLimited,
@@ -49,19 +50,20 @@ USD = 10**12
                 available_picousd=USD,
                 spent_picousd=9 * USD,
                 limit=10 * USD,
+                period=CapPeriod.TOTAL,
             ),
             PaymentRequired,
             (
-                "The organization's spending cap cannot cover this call: needed 2, available 1, "
+                "The organization's total spending cap cannot cover this call: needed 2, available 1, "
                 "held 0, spent 9, cap 10 USD."
             ),
             None,
         ),
         (
-            Decision(Refusal.PROJECT_CAP, needed_picousd=USD),
+            Decision(Refusal.PROJECT_CAP, needed_picousd=USD, period=CapPeriod.WEEK),
             PaymentRequired,
             (
-                "The project's spending cap cannot cover this call: needed 1, available 0, held 0, "
+                "The project's weekly spending cap cannot cover this call: needed 1, available 0, held 0, "
                 "spent 0, cap 0 USD."
             ),
             None,

@@ -103,7 +103,7 @@ async def faulty(ledger_conninfo: str, verified_books: None) -> AsyncIterator[Fa
 
 
 def ledger_on(database: Database, process: Process) -> Ledger:
-    return make_ledger(LedgerStore(database, process.id, LIMITS))
+    return make_ledger(LedgerStore(database, process.id, LIMITS), database)
 
 
 @pytest.mark.parametrize("fault", ["reply lost", "never committed", "late"])
@@ -276,18 +276,17 @@ async def lose(process: Process, hold: Hold) -> None:
         process.database,
         """
         WITH gone AS (DELETE FROM reservations WHERE id = %s RETURNING organization_id, hold)
-        UPDATE accounts a SET available = available + hold, held = held - hold,
-            month_held = month_held - hold FROM gone WHERE gone.organization_id = a.organization_id
+        UPDATE accounts a SET available = available + hold, held = held - hold
+        FROM gone WHERE gone.organization_id = a.organization_id
         """,
         hold.id,
     )
     await run(
         process.database,
         """
-        UPDATE project_accounts SET held = held - %s, month_held = month_held - %s,
+        UPDATE project_accounts SET held = held - %s,
             live_holds = live_holds - 1 WHERE project_id = %s
         """,
-        hold.hold_picousd,
         hold.hold_picousd,
         hold.project_id,
     )

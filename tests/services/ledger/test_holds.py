@@ -37,7 +37,7 @@ class _Store(LedgerStore, HoldTransaction):
     async def lock(self, holds: Sequence[Hold], *, lock_wait_s: float | None) -> LockedAccounts:
         self.batches.append([*holds])
         await self.go_on.wait()
-        return LockedAccounts({}, {}, 0, 202611)
+        return LockedAccounts({}, {}, 0)
 
     async def write(self, accounts: LockedAccounts, admitted: Sequence[Hold]) -> None:
         assert not admitted

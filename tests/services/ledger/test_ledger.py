@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from tests.support.ledger import (
+    LIMITS,
     Balance,
     LedgerTenant,
     Process,
@@ -29,8 +30,10 @@ from tests.support.ledger import (
 from tests.support.proof import Proof
 from tollkeeper.domain.access import KeyStatus, OrganizationId
 from tollkeeper.domain.admission import Decision, Refusal
+from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.services.ledger import group_writer, holds
+from tollkeeper.services.ledger.caps import Caps
 from tollkeeper.storage import resolutions
 from tollkeeper.storage.database import Database
 
@@ -201,16 +204,9 @@ async def test_caps_hold_across_projects_and_processes(
 ) -> None:
     tenant = await make_tenant(process.database, credit=10_000)
     second = await another_project(process.database, tenant)
-    await run(
-        process.database,
-        "UPDATE accounts SET cap = 100, cap_period = 'total' WHERE organization_id = %s",
-        tenant.organization_id,
-    )
-    await run(
-        process.database,
-        "UPDATE project_accounts SET cap = 35, cap_period = 'month' WHERE project_id = %s",
-        tenant.project_id,
-    )
+    caps = Caps(process.database, LIMITS)
+    await caps.cap_set(tenant.organization_id, 100, CapPeriod.TOTAL)
+    await caps.cap_set(tenant.organization_id, 35, CapPeriod.MONTH, tenant.project_id)
     decisions = await asyncio.gather(
         *[
             (process, other_process)[number % 2].ledger.hold(
@@ -236,9 +232,9 @@ async def test_one_bad_organization_fails_alone(process: Process) -> None:
     twice = await held(process, good, 1)
     # Releases more than is held, so the account's constraints reject the next write.
     spoil = """
-        INSERT INTO unfolded (organization_id, reservation_id, kind, project_id, month, hold,
-            settled, overage)
-        VALUES (%s, gen_random_uuid(), 'resolved', %s, 0, 5, 0, 0)
+        INSERT INTO unfolded (organization_id, reservation_id, kind, project_id, api_key_id, day,
+            hold, settled, overage)
+        VALUES (%s, gen_random_uuid(), 'resolved', %s, gen_random_uuid(), 0, 5, 0, 0)
     """
     await run(process.database, spoil, broken.organization_id, broken.project_id)
     results = await asyncio.gather(

@@ -11,23 +11,25 @@ from psycopg import sql
 
 from tests.support.activity_records import written
 from tests.support.ledger import (
+    LIMITS,
     balance_of,
     held,
     make_tenant,
     release,
     rows,
-    run,
     settlement,
 )
 from tests.support.ledger_months import OldBooks, busy, despite_guards, end_month, this_month
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.audit import Actor, ActorKind
+from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.errors import NotFound, StateConflict
 from tollkeeper.domain.ledger import Hold
 from tollkeeper.services.audit import Audit, acting_as
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.clock import unix_now
 from tollkeeper.services.ledger import holds
+from tollkeeper.services.ledger.caps import Caps
 from tollkeeper.storage import ledger_months
 from tollkeeper.storage.ledger_export import COLUMNS
 from tollkeeper.storage.ledger_store import MonthClosed
@@ -103,11 +105,7 @@ async def test_only_what_is_closed_proven_and_exported_is_dropped(old: OldBooks)
 
 async def test_the_books_are_right_without_the_dropped_rows(old: OldBooks) -> None:
     tenant = await busy(old)
-    await run(
-        old.process.database,
-        "UPDATE accounts SET cap = 200, cap_period = 'total' WHERE organization_id = %s",
-        tenant.organization_id,
-    )
+    await Caps(old.process.database, LIMITS).cap_set(tenant.organization_id, 200, CapPeriod.TOTAL)
     before = await balance_of(old.process, tenant)
     await end_month(old, BEFORE)
     assert not await rows(

@@ -182,12 +182,6 @@ _BREAKS: dict[str, tuple[LiteralString, ...]] = {
         "UPDATE project_accounts SET settled = settled + 1 WHERE organization_id = %(id)s",
         "UPDATE project_accounts SET live_holds = live_holds + 1 WHERE organization_id = %(id)s",
     ),
-    "a month's spending is the sum of its rows": (
-        "UPDATE accounts SET month_held = month_held + 1 WHERE organization_id = %(id)s",
-        "UPDATE accounts SET month_settled = month_settled + 1 WHERE organization_id = %(id)s",
-        "UPDATE project_accounts SET month_held = month_held + 1 WHERE organization_id = %(id)s",
-        "UPDATE project_accounts SET month_settled = 0 WHERE organization_id = %(id)s",
-    ),
     "the cost report is the sum of settled rows": (
         "UPDATE cost_rollup SET amount_picousd = amount_picousd + 1 WHERE organization_id = %(id)s",
         "UPDATE cost_rollup SET day = day - 1 WHERE organization_id = %(id)s",
@@ -197,27 +191,6 @@ _BREAKS: dict[str, tuple[LiteralString, ...]] = {
     "every excess over a hold has its overage row": (
         "DELETE FROM overages WHERE organization_id = %(id)s",
         "UPDATE overages SET amount = amount + 1 WHERE organization_id = %(id)s",
-    ),
-    "verdicts cost at most the amount that was held for them": (
-        # Verdicts cost something although none were held, more than was held, or no multiple of
-        # their price.
-        "UPDATE resolutions SET verdict = request, request = 0 WHERE organization_id = %(id)s",
-        (
-            "WITH held AS (UPDATE reservations SET price_verdict = hold / 2, verdicts_max = 2,"
-            " price_request = 0 WHERE organization_id = %(id)s)"
-            " UPDATE resolutions SET verdict = request, request = 0 WHERE organization_id = %(id)s"
-        ),
-        (
-            "WITH held AS (UPDATE reservations SET price_verdict = hold, verdicts_max = 1,"
-            " price_request = 0 WHERE organization_id = %(id)s)"
-            " UPDATE resolutions SET verdict = 1, request = request - 1"
-            " WHERE organization_id = %(id)s AND request > 0"
-        ),
-    ),
-    "held and settled stay within the caps": (
-        "UPDATE accounts SET cap = 1 WHERE organization_id = %(id)s",
-        "UPDATE accounts SET cap = 1, cap_period = 'month' WHERE organization_id = %(id)s",
-        "UPDATE project_accounts SET cap = 1, cap_period = 'total' WHERE organization_id = %(id)s",
     ),
     "no hold outlives its process": (
         (
@@ -245,15 +218,17 @@ _BREAKS: dict[str, tuple[LiteralString, ...]] = {
             " 200, false, 'settled')"
         ),
     ),
-    "a period's spending is the sum of its rows": (
-        "UPDATE period_caps SET held = held + 1 WHERE organization_id = %(id)s",
-        "UPDATE period_caps SET settled = settled + 1 WHERE organization_id = %(id)s",
+    "a cap's counters are the sum of its rows": (
+        "UPDATE cap_counters SET held = held + 1 WHERE organization_id = %(id)s",
+        "UPDATE cap_counters SET settled = settled + 1 WHERE organization_id = %(id)s",
+        "DELETE FROM cap_counters WHERE organization_id = %(id)s",
     ),
-    "held and settled stay within the caps of a period": (
-        "UPDATE period_caps SET cap = 1 WHERE organization_id = %(id)s",
+    "held and settled stay within the caps": (
+        "UPDATE caps SET amount = 1 WHERE organization_id = %(id)s AND period = 'month'",
+        "UPDATE caps SET amount = 1 WHERE organization_id = %(id)s AND period = 'total'",
     ),
-    "no cap has a period after its account's spending day": (
-        "UPDATE accounts SET spending_day = NULL WHERE organization_id = %(id)s",
+    "an organization with caps is marked": (
+        "UPDATE accounts SET is_capped = false WHERE organization_id = %(id)s",
     ),
     "no column of money is a float": ("CREATE TABLE planted (amount double precision)",),
 }

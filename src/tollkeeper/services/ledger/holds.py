@@ -16,7 +16,7 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.admission import AccountBatch, AccountState, Decision
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.ledger import Hold, LockedAccounts
-from tollkeeper.domain.policy_set import NO_POLICIES, PolicySet
+from tollkeeper.domain.policy_set import PolicySet
 from tollkeeper.domain.spend import Spend
 from tollkeeper.services.ledger.group_writer import GroupQueue, Handout
 from tollkeeper.services.ledger.overage_alerts import report_stopped
@@ -42,7 +42,7 @@ _Waiting = asyncio.Future[Decision]
 
 # Refuses every hold, because it has no project.
 _UNKNOWN_ACCOUNT: AccountBatch[Hold] = AccountBatch(
-    AccountState(0, 0, Spend(), None, projects={}, keys={}), now_us=0, month=0
+    AccountState(0, 0, Spend(), projects={}, keys={}), now_us=0
 )
 # An integer, which hashes faster than a UUID.
 _organization = attrgetter("organization_id.int")
@@ -245,16 +245,12 @@ def decide_all(
     The holds of one organization are decided in order. Organizations do not affect one another.
     Holds of unknown organizations are refused.
 
-    If an organization has active policies, each of its holds is increased by the highest possible
-    cost of the call's verdicts (the results of policies), and each decision that admits a call
-    contains the policies."""
+    A decision that admits a call contains the organization's policies, if any are active."""
     judging = {
         organization_id: current for organization_id, current in policies.items() if current.active
     }
-    if judging:
-        holds = [hold.judged_by(judging.get(hold.organization_id, NO_POLICIES)) for hold in holds]
     batches: dict[int, AccountBatch[Hold]] = {
-        organization_id.int: AccountBatch(state, now_us=locked.now_us, month=locked.month)
+        organization_id.int: AccountBatch(state, now_us=locked.now_us)
         for organization_id, state in locked.states.items()
     }
     batch_of_hold = map(batches.get, map(_organization, holds), repeat(_UNKNOWN_ACCOUNT))

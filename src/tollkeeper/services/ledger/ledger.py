@@ -20,6 +20,7 @@ from tollkeeper.domain.admission import Decision
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.domain.ledger import Ending, Hold, Mark, Resolution, ResolutionKind
 from tollkeeper.services.batches import Backoff
+from tollkeeper.services.ledger.excesses import Excesses
 from tollkeeper.services.ledger.group_writer import GroupQueue, Handout, QueuesByOwner, writing
 from tollkeeper.services.ledger.holds import Holds
 from tollkeeper.services.policies.directory import PolicyDirectory
@@ -52,6 +53,7 @@ class _FinishedCall(msgspec.Struct, Generic[Outcome], frozen=True, gc=False):
 
 
 _outcome = attrgetter("outcome")
+_excess = attrgetter("excess")
 # Integers, which hash faster than UUIDs.
 _hold_id = attrgetter("id.int")
 _organization = attrgetter("outcome.organization_id.int")
@@ -59,8 +61,9 @@ _reservation_id = attrgetter("outcome.reservation_id.int")
 
 
 class Ledger:
-    def __init__(self, store: LedgerStore, policies: PolicyDirectory) -> None:
+    def __init__(self, store: LedgerStore, policies: PolicyDirectory, excesses: Excesses) -> None:
         self._store = store
+        self.excesses = excesses
         # Delivers the results of a batch to the waiting calls.
         self.handout = Handout()
         self._holds = Holds(
@@ -76,7 +79,7 @@ class Ledger:
         # The queues below reject no item. Each has at most one item for each hold, and the
         # concurrency limits of projects limit the number of holds.
         self._resolutions: GroupQueue[_FinishedCall[Resolution], bool] = GroupQueue(
-            writing(partial(self._write_finished, store.resolve_all)),
+            writing(partial(self._write_finished, self._resolve_all)),
             name="resolutions",
             queued_max=None,
             owner=_organization,
@@ -237,6 +240,13 @@ class Ledger:
         await _until_written(release, len(holds))
         self._open.difference_update(map(_hold_id, holds))
         return [None] * len(holds)
+
+    async def _resolve_all(self, resolutions: Sequence[Resolution]) -> Sequence[Ending]:
+        endings = await self._store.resolve_all(resolutions)
+        # Before any caller gets its result, so that its next call already counts with the excess.
+        for excess in filter(None, map(_excess, resolutions)):
+            self.excesses.note(excess)
+        return endings
 
     async def _mark_all(self, marks: Sequence[Mark]) -> Sequence[Ending]:
         async with self._locking_slots:

@@ -24,9 +24,7 @@ async def lock_account(
     keys: Sequence[KeyId] = (),
 ) -> LockedAccounts:
     """Locks the account, brings its state up to date, writes the state and returns it. The update
-    adds the unspent parts of resolved holds (amounts reserved before calls), and moves the
-    account's counters to the current month and day. Raises NotFound if the account or the project
-    does not exist."""
+    folds resolutions. Raises NotFound if the account or the project does not exist."""
     locked = await ledger.lock_accounts(
         connection, [(organization_id, project_id or _NO_PROJECT)], keys, limits
     )
@@ -36,11 +34,11 @@ async def lock_account(
     if project_id is not None and project_id not in stored_state.projects:
         raise NotFound(f"There is no project {project_id} in this organization.")
     # Without requests, `decide` only brings the state up to date.
-    state, _ = decide(stored_state, (), now_us=locked.now_us, month=locked.month)
+    state, _ = decide(stored_state, (), now_us=locked.now_us)
     states: dict[OrganizationId, AccountState] = {organization_id: state}
     await ledger.write_states(connection, states)
     report_stopped(locked.states, states)
-    return LockedAccounts(states, locked.epochs, locked.now_us, locked.month)
+    return LockedAccounts(states, locked.epochs, locked.now_us)
 
 
 def no_organization(organization_id: OrganizationId) -> NotFound:

@@ -111,7 +111,6 @@ class LedgerMonths:
             await verification.allow_long_statements(connection)
             await ledger_months.seal_month(connection, month)
             await _check_resolved(connection, month)
-            await _check_not_ahead(connection, month)
             reservations = await ledger_months.write_totals(connection, month)
             digest = await close_digest(
                 connection, month, reservations, None if previous is None else previous.digest
@@ -305,17 +304,6 @@ async def _check_resolved(connection: Connection, month: Month) -> None:
         f"The month {month} has {count} reservations that are not resolved: {names}{more}. "
         "`ledger recover` and `ledger resolve` end them."
     )
-
-
-async def _check_not_ahead(connection: Connection, month: Month) -> None:
-    """Raises if caps count calls of the month on a future day. Only `cap reset` could correct these
-    calls, and `cap reset` cannot change a closed month."""
-    organization_id = await ledger_months.find_ahead_of_clock(connection, month)
-    if organization_id is not None:
-        raise StateConflict(
-            f"The caps count calls of {month} on a day in the future, because the clock of the "
-            f"database once ran ahead. Run `tollkeeper cap reset {organization_id}` first."
-        )
 
 
 async def _find(connection: Connection, month: Month) -> LedgerMonth:

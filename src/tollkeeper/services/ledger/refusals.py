@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 from tollkeeper.domain.admission import Decision, Refusal
+from tollkeeper.domain.caps import CAP_ADJECTIVES
 from tollkeeper.domain.errors import (
     PaymentRequired,
     PermissionDenied,
@@ -60,8 +61,9 @@ def _not_enough_money(decision: Decision) -> str:
         subject = "The organization's credit and its overage bound"
         cap = f", bound {usd_from_picousd(decision.limit)}"
     elif decision.refusal is not Refusal.CREDIT:
-        by = "" if decision.period is None else f" by {decision.period}"
-        subject = f"The {_OWNERS[decision.refusal]}'s spending cap{by}"
+        assert decision.period is not None
+        adjective = CAP_ADJECTIVES[decision.period]
+        subject = f"The {_OWNERS[decision.refusal]}'s {adjective} spending cap"
         cap = f", cap {usd_from_picousd(decision.limit)}"
     retry_hint = "" if decision.retry_after_s is None else _RETRY_HINT
     return (

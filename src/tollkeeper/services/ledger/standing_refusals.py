@@ -1,6 +1,6 @@
-"""Remembers which projects' calls this process rejects without reading their bodies and without the
-database: for a short time, calls of a project that has used up its request rate, and calls of a project
-of which too many calls were rejected for other reasons.
+"""Remembers which projects' calls this process rejects without reading their bodies and without
+their accounts: for a short time, calls of a project that has used up its request rate, and calls of a
+project of which too many calls were rejected for other reasons.
 
 A project's token bucket stays empty until its next refill. Such a refusal is remembered for one second
 at most, so that a higher limit takes effect within that second.
@@ -10,7 +10,7 @@ import time
 
 from tollkeeper.domain.access import ProjectId
 from tollkeeper.domain.admission import Decision
-from tollkeeper.domain.errors import RateLimited
+from tollkeeper.domain.errors import RateLimited, TollkeeperError
 from tollkeeper.services.ledger.refusals import refusal_error
 from tollkeeper.services.minute_rate import NS_PER_S, MinuteRate
 
@@ -26,7 +26,7 @@ _EFFECTIVE_S_MAX = 60.0
 
 class StandingRefusals:
     def __init__(self) -> None:
-        # The time of the monotonic clock until which `require_none` may reject a call.
+        # The time of the monotonic clock until which `find` may return an error.
         self.until = 0.0
         self._refusals: dict[ProjectId, tuple[float, Decision]] = {}
         self._refused_calls = MinuteRate(REFUSED_CALLS_PER_MINUTE)
@@ -48,18 +48,20 @@ class StandingRefusals:
         self._refused_calls.use(project_id)
         self.until = time.monotonic() + _EFFECTIVE_S_MAX
 
-    def require_none(self, project_id: ProjectId) -> None:
-        """Raises RateLimited if this process remembers that the project has used up its rate limit,
-        or if this process has rejected too many calls of the project for other reasons."""
+    def find(self, project_id: ProjectId) -> TollkeeperError | None:
+        """Returns the error for the project's calls if this process remembers that the project has
+        used up its rate limit, or if this process has rejected too many calls of the project for
+        other reasons."""
         until, decision = self._refusals.get(project_id, (0.0, None))
         if decision is not None:
             if time.monotonic() < until:
-                raise refusal_error(decision)
+                return refusal_error(decision)
             del self._refusals[project_id]
         wait_ns = self._refused_calls.wait_ns(project_id)
         if wait_ns:
-            raise RateLimited(
+            return RateLimited(
                 f"{REFUSED_CALLS_PER_MINUTE} calls of the project were refused within a minute. "
                 "Further calls are refused without being read.",
                 retry_after_s=-(-wait_ns // NS_PER_S),
             )
+        return None

@@ -17,11 +17,13 @@ from alembic.operations import Operations
 from alembic.script import ScriptDirectory
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, text
+from sqlalchemy.event import listen
 from sqlalchemy.exc import DBAPIError
 
 from tollkeeper.domain.errors import StateConflict, Unavailable
 from tollkeeper.storage.processes import FIND_LIVE_BELOW, LEASE_S
-from tollkeeper.storage.revisions import Revision, revisions, serving_revision
+from tollkeeper.storage.revisions import Revision, revisions, serving_revision, unreleased_schema
+from tollkeeper.storage.sessions import session_conventions
 
 _FOLDER = Path(__file__).parent
 # The advisory lock for migrations. Its number must differ from all other advisory locks of the
@@ -52,12 +54,15 @@ def migrate(
     With `serving_only`, applies only the migrations that this code needs for serving, and leaves
     out later contracting migrations. With `force`, ignores live processes with older code."""
     engine = create_engine(_sqlalchemy_url(conninfo), poolclass=NullPool)
+    listen(engine, "connect", _set_conventions)
     try:
         with engine.connect() as connection:
             _prepare(connection)
             _lock_migrations(connection)
             last = until or (serving_revision() if serving_only else revisions()[-1].number)
             current = _current(connection)
+            if current and (reason := unreleased_schema(current)):
+                raise StateConflict(reason)
             for revision in revisions():
                 if current < revision.number <= last:
                     _apply(engine, connection, revision, None if force else lease_s)
@@ -67,6 +72,11 @@ def migrate(
         raise Unavailable(f"The database cannot be migrated: {_reason(exc)}") from exc
     finally:
         engine.dispose()
+
+
+def _set_conventions(connection: psycopg.Connection, _record: object) -> None:
+    connection.execute(session_conventions().encode())
+    connection.commit()
 
 
 def _prepare(connection: Connection) -> None:
@@ -156,7 +166,7 @@ def _require_no_older_code(connection: Connection, revision: Revision, lease_s: 
         return
     listed = ", ".join(
         f"{f'the {kind} on ' if kind else ''}{host or 'an unknown host'} pid {pid or 'unknown'} "
-        f"(code {code or 'before 0019'}, seen {seen} s ago)"
+        f"(code {code or 'unknown'}, seen {seen} s ago)"
         for kind, host, pid, code, seen in older[:_NAMED_PROCESSES_MAX]
     )
     more = len(older) - _NAMED_PROCESSES_MAX

@@ -1,7 +1,6 @@
-"""Tests how much work period caps cause in the database: none for calls without period caps."""
+"""Tests how much work caps cause in the database: none for calls without caps."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,6 @@ from tests.support.ledger import (
     LIMITS,
     Process,
     held,
-    hold_of,
     make_tenant,
     rows,
     running_process,
@@ -20,8 +18,8 @@ from tests.support.ledger import (
 from tests.support.ledger_months import OldBooks, this_month
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.services.ledger.caps import Caps
-from tollkeeper.storage import ledger, period_caps
-from tollkeeper.storage.round_trips import BoundStatement, RoundTrips, Rows, run_alone
+from tollkeeper.storage import caps, ledger
+from tollkeeper.storage.round_trips import BoundStatement, RoundTrips, Rows
 
 
 @dataclass
@@ -53,11 +51,10 @@ LOCKING = [
 ]
 HOLD = [LOCKING, ["tollkeeper_write_holds", "COMMIT"]]
 SETTLEMENT = [["tollkeeper_resolve"]]
-CAPPED_HOLD = [
-    LOCKING,
-    ["tollkeeper_ended_holds", "tollkeeper_period_caps"],
-    ["tollkeeper_write_holds", "tollkeeper_write_period_caps", "COMMIT"],
-]
+WRITING_CAPPED = ["tollkeeper_write_holds", "tollkeeper_count_holds_in_caps", "COMMIT"]
+# A process that has not seen the organization yet finds out in the first round trip.
+FIRST_CAPPED_HOLD = [LOCKING, ["tollkeeper_read_caps"], WRITING_CAPPED]
+CAPPED_HOLD = [[*LOCKING, "tollkeeper_read_caps"], WRITING_CAPPED]
 
 
 async def _written(process: Process) -> dict[str, int]:
@@ -75,17 +72,15 @@ async def _written(process: Process) -> dict[str, int]:
     return dict(found)
 
 
-async def test_calls_without_period_caps_do_what_they_always_did(
-    shared_conninfo: str, sent: Sent
-) -> None:
-    async with running_process(
-        own_database(shared_conninfo, "no_period_caps"), pool_size=1
-    ) as process:
+async def test_calls_without_caps_do_what_they_always_did(shared_conninfo: str, sent: Sent) -> None:
+    async with running_process(own_database(shared_conninfo, "no_caps"), pool_size=1) as process:
         tenant = await make_tenant(process.database, credit=10**6)
-        # Another organization has a period cap.
+        # Another organization has caps.
         neighbour = await make_tenant(process.database, credit=10**6)
-        caps = Caps(process.database, LIMITS)
-        await caps.cap_set(neighbour.organization_id, 10**5, CapPeriod.DAY, key_id=neighbour.key_id)
+        caps_service = Caps(process.database, LIMITS)
+        await caps_service.cap_set(
+            neighbour.organization_id, 10**5, CapPeriod.DAY, key_id=neighbour.key_id
+        )
         first = await held(process, tenant, 10)
         await process.ledger.resolve(settlement(first, 4), first)
         sent.trips.clear()
@@ -105,39 +100,33 @@ async def test_calls_without_period_caps_do_what_they_always_did(
             "unfolded": 2,
             "cost_rollup": 2,
         }
+        for trips in (FIRST_CAPPED_HOLD, CAPPED_HOLD):
+            sent.trips.clear()
+            capped = await held(process, neighbour, 10)
+            await process.ledger.resolve(settlement(capped, 4), capped)
+            assert sent.trips == [*trips, *SETTLEMENT]
+        # And back: without caps, nobody looks for any after the next call.
+        await caps_service.cap_clear(neighbour.organization_id, key_id=neighbour.key_id)
+        await held(process, neighbour, 10)
         sent.trips.clear()
-        capped = await held(process, neighbour, 10)
-        await process.ledger.resolve(settlement(capped, 4), capped)
-        assert sent.trips == [*CAPPED_HOLD, *SETTLEMENT]
+        await held(process, neighbour, 10)
+        assert sent.trips == HOLD
 
 
-async def test_period_caps_open_the_partitions_of_their_month_only(shared_conninfo: str) -> None:
+async def test_caps_open_no_partition(shared_conninfo: str) -> None:
+    """A call reads and counts caps without a look at reservations."""
     async with running_process(
-        own_database(shared_conninfo, "plans_of_period_caps"), pool_size=1
+        own_database(shared_conninfo, "plans_of_caps"), pool_size=1
     ) as process:
-        month = this_month()
-        await OldBooks(process).begin(*(month.plus(-number) for number in range(1, 13)))
+        await OldBooks(process).begin(*(this_month().plus(-number) for number in range(1, 13)))
         tenant = await make_tenant(process.database, credit=10**6)
-        caps = Caps(process.database, LIMITS)
-        await caps.cap_set(tenant.organization_id, 10**5, CapPeriod.DAY, key_id=tenant.key_id)
-        holds = [await held(process, tenant, 10) for _ in range(3)]
-        for hold in holds:
-            await process.ledger.resolve(settlement(hold, 4), hold)
-        reading = await _reading(process, hold_of(tenant, 1))
-        for bound in reading:
+        caps_service = Caps(process.database, LIMITS)
+        await caps_service.cap_set(
+            tenant.organization_id, 10**5, CapPeriod.DAY, key_id=tenant.key_id
+        )
+        await process.ledger.resolve(settlement(hold := await held(process, tenant, 10), 4), hold)
+        ids = [[one.int] for one in (tenant.organization_id, tenant.project_id, tenant.key_id)]
+        *_, folding = ledger.lock_statements(*ids)
+        for bound in (folding, caps.read_statement(*ids)):
             plan = await plan_of(process, bound)
-            assert set(OPENED.findall(plan)) == {f"reservations_{month.number}"}, plan
-
-
-async def _reading(process: Process, hold: Any) -> tuple[BoundStatement, ...]:
-    """Returns the statements that read the period caps for a hold, and rolls the transaction back."""
-    ids = (hold.organization_id, hold.project_id, hold.key_id)
-    async with (
-        process.database.reading() as connection,
-        connection.transaction(force_rollback=True),
-    ):
-        locking = ledger.lock_statements(*([one.int] for one in ids))
-        found = [await run_alone(connection, bound) for bound in locking]
-        locked, ended = ledger.locked_accounts(found, LIMITS)
-        assert len(ended) == 3
-        return period_caps.read_statements(locked, ended, [hold.key_id])
+            assert not OPENED.findall(plan), plan

@@ -1,4 +1,4 @@
-"""Tests changes of period caps by operators, with rotated keys, the audit and the verification."""
+"""Tests changes of caps by operators, with rotated keys, the audit and the verification."""
 
 from dataclasses import replace
 from uuid import uuid4
@@ -14,7 +14,6 @@ from tests.support.ledger import (
 )
 from tollkeeper.domain.access import KeyId, OrganizationId
 from tollkeeper.domain.admission import Refusal
-from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.errors import InvalidRequest, NotFound
 from tollkeeper.services.tenants.idempotency import Idempotency
 from tollkeeper.services.tenants.project_keys import ProjectKeys
@@ -69,23 +68,6 @@ async def test_a_count_of_large_books_may_take_longer_than_other_statements(
         assert connection.allows_long_statements
 
 
-async def test_counts_of_a_past_period_are_not_verified(world: CappedBooks) -> None:
-    """The next call sets these counters to zero. They may be wrong, and their rows may be dropped."""
-    await world.set(10, DAY, key=world.tenant.key_id)
-    await world.set(10, MONTH, key=world.tenant.key_id)
-    running = await world.hold(4)
-    wrong = "UPDATE period_caps SET held = held + 1 WHERE organization_id = %s AND period = 'day'"
-    await run(world.process.database, wrong, world.tenant.organization_id)
-    assert len(await world.differences()) == 1
-    world.clock.pass_time(days=1)
-    assert await world.differences() == []
-    assert await world.uses() == [(0, 0, 10), (4, 0, 6)]
-    await world.settle(running, 4)
-    await world.hold(6)
-    assert await world.uses() == [(6, 0, 4), (6, 4, 0)]
-    await world.check()
-
-
 async def test_changes_are_in_the_audit_list(world: CappedBooks) -> None:
     organization, key = world.tenant.organization_id, world.tenant.key_id
     await world.set(5, DAY, key=key)
@@ -133,9 +115,6 @@ async def test_what_is_no_cap_is_refused(world: CappedBooks) -> None:
     with pytest.raises(InvalidRequest) as negative:
         await world.set(-1, DAY)
     assert negative.value.param == "amount"
-    with pytest.raises(InvalidRequest) as total:
-        await world.set(1, CapPeriod.TOTAL, key=world.tenant.key_id)
-    assert total.value.param == "period"
 
 
 async def test_the_caps_of_one_key(world: CappedBooks) -> None:
@@ -150,11 +129,12 @@ async def test_the_caps_of_one_key(world: CappedBooks) -> None:
 
 
 BROKEN = [
-    "UPDATE period_caps SET held = held + 1 WHERE organization_id = %s",
-    "UPDATE period_caps SET settled = settled + 1 WHERE organization_id = %s",
-    "UPDATE period_caps SET cap = 1 WHERE organization_id = %s",
-    "UPDATE period_caps SET number = number + 1, held = 0, settled = 0 WHERE organization_id = %s",
-    "UPDATE accounts SET spending_day = NULL WHERE organization_id = %s",
+    "UPDATE cap_counters SET held = held + 1 WHERE organization_id = %s",
+    "UPDATE cap_counters SET settled = settled + 1 WHERE organization_id = %s",
+    "UPDATE cap_counters SET number = number + 1 WHERE organization_id = %s",
+    "DELETE FROM cap_counters WHERE organization_id = %s",
+    "UPDATE caps SET amount = 1 WHERE organization_id = %s",
+    "UPDATE accounts SET is_capped = false WHERE organization_id = %s",
 ]
 
 
@@ -164,28 +144,9 @@ async def test_verify_finds_counts_that_differ(world: CappedBooks, statement: st
     await world.settle(await world.hold(6), 2)
     await world.hold(3)
     await world.check()
-    kept = await rows(
-        world.process.database,
-        "SELECT cap, number, held, settled FROM period_caps WHERE organization_id = %s",
-        world.tenant.organization_id,
-    )
     await run(world.process.database, statement, world.tenant.organization_id)
     found = await world.differences()
     assert {subject for _, subject, _ in found} == {str(world.tenant.key_id)}
     # Restore the rows for the tests after this one.
-    await run(
-        world.process.database,
-        """
-        UPDATE period_caps SET cap = %s, number = %s, held = %s, settled = %s
-        WHERE organization_id = %s
-        """,
-        *kept[0],
-        world.tenant.organization_id,
-    )
-    await run(
-        world.process.database,
-        "UPDATE accounts SET spending_day = %s WHERE organization_id = %s",
-        kept[0][1],
-        world.tenant.organization_id,
-    )
+    await world.caps.cap_clear(world.tenant.organization_id, key_id=world.tenant.key_id)
     await world.check()

@@ -1,11 +1,11 @@
-"""Tests that period caps stay correct when ledger months are closed and dropped."""
+"""Tests that caps stay correct when ledger months are closed and dropped."""
 
 import pytest
 
 from tests.support.ledger import LIMITS, LedgerTenant, fold, held, hold_of, make_tenant
 from tests.support.ledger_months import OldBooks, end_month, this_month
 from tollkeeper.domain.admission import Refusal
-from tollkeeper.domain.caps import COUNTED_PERIODS, CapPeriod
+from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.services.ledger.caps import Caps
 
 # The tests hold calls today whose ids are of this past month, as a machine with a slow clock would.
@@ -17,7 +17,7 @@ async def _remaining(caps: Caps, tenant: LedgerTenant) -> list[int]:
     return [use.remaining_picousd for use in await caps.cap_show(tenant.organization_id)]
 
 
-@pytest.mark.parametrize("period", COUNTED_PERIODS)
+@pytest.mark.parametrize("period", CapPeriod)
 async def test_a_period_outlives_the_rows_of_a_dropped_month(
     old: OldBooks, period: CapPeriod
 ) -> None:
@@ -54,4 +54,21 @@ async def test_what_waits_to_be_folded_is_counted_before_its_month_is_dropped(
     await old.spend(tenant, BEFORE, 10, 8)
     await end_month(old, BEFORE)
     assert await _remaining(caps, tenant) == [42]
+    assert await old.verify() == []
+
+
+async def test_a_new_total_counts_dropped_months(old: OldBooks) -> None:
+    caps = Caps(old.process.database, LIMITS)
+    tenant = await make_tenant(old.process.database, credit=1000)
+    await old.spend(tenant, BEFORE, 10, 13)
+    await end_month(old, BEFORE)
+    await held(old.process, tenant, 5)
+    await caps.cap_set(tenant.organization_id, 50, CapPeriod.TOTAL)
+    await caps.cap_set(tenant.organization_id, 40, CapPeriod.TOTAL, project_id=tenant.project_id)
+    await caps.cap_set(tenant.organization_id, 30, CapPeriod.TOTAL, key_id=tenant.key_id)
+    assert await _remaining(caps, tenant) == [32, 22, 12]
+    assert await old.verify() == []
+    refused = await old.process.ledger.hold(hold_of(tenant, 13))
+    assert refused.refusal is Refusal.KEY_CAP
+    await held(old.process, tenant, 12)
     assert await old.verify() == []

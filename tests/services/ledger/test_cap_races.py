@@ -1,4 +1,4 @@
-"""Tests period caps that are changed while calls are resolved."""
+"""Tests caps that are changed while calls are resolved."""
 
 import asyncio
 from typing import Any
