@@ -81,6 +81,13 @@ async def test_what_no_caller_can_provoke_ejects(status: int) -> None:
         assert replicas.state == "ejected"
 
 
+async def test_a_refused_account_ejects() -> None:
+    message = "You have reached your specified API usage limits."
+    async with pair(refuse(400, message), failures_to_eject=1) as replicas:
+        assert type((await replicas.call()).error) is BackendFailed
+        assert replicas.state == "ejected"
+
+
 async def test_ejection_and_return() -> None:
     async with pair(
         refuse(500), failures_to_eject=3, ejection_s=100, ejection_s_max=400

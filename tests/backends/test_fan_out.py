@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.support.backend_calls import answering, make, make_call, routed, until
+from tests.support.backend_calls import PROMPT_BOUND, answering, make, make_call, routed, until
 from tests.support.tables import each
 from tests.support.upstream import (
     USAGE,
@@ -29,12 +29,11 @@ from tests.support.upstream import (
     stream,
     unused_url,
 )
-from tollkeeper.backends.fan_out import FanOutBackend, merged_report
-from tollkeeper.backends.port import EventCollector
+from tollkeeper.backends.fan_out import FanOutBackend
 from tollkeeper.domain.errors import BackendFailed, DeadlineExceeded, ProviderRejected
 from tollkeeper.domain.inference import Opened, UsageReport
 from tollkeeper.domain.metering import Meter
-from tollkeeper.domain.usage import ReportedUsage, Usage, added, normalised
+from tollkeeper.domain.usage import ReportedUsage, Usage, added
 
 
 @asynccontextmanager
@@ -43,13 +42,6 @@ async def fanned_out(
 ) -> AsyncIterator[FanOutBackend]:
     async with routed(*urls, **settings) as backend:
         yield FanOutBackend(backend, concurrency=concurrency)
-
-
-class _CountingReceiver(EventCollector):
-    prompts_sent = choices_sent = 0
-
-    def set_prompts_sent(self, prompts: int, choices: int) -> None:
-        self.prompts_sent, self.choices_sent = prompts, choices
 
 
 @each("streamed", [False, True])
@@ -69,8 +61,7 @@ async def test_n_of_128(streamed: bool) -> None:
         outcome.check_complete(choices=128)
         assert {outcome.text(choice) for choice in range(128)} == {"Hello"}
         # Each of the 128 calls contained the prompt.
-        assert outcome.usage == added([Usage(7, 3)] * 128)
-        assert isinstance(outcome.events[-1], UsageReport)
+        assert outcome.meter.charge() == added([Usage(7, 3)] * 128)
         assert len(upstream.requests) == 128
         assert all("n" not in request.json for request in upstream.requests)
         assert 1 < most <= 16
@@ -90,7 +81,12 @@ async def test_one_choice_goes_straight_through() -> None:
     [
         (5, {5, 6, 7}),
         (msgspec.Raw(b"5"), {5, 6, 7}),
-        (2**63 - 1, {2**63 - 1, 2**63 - 2, 2**63 - 3}),
+        (-1, {-1, 0, 1}),
+        (2**31 - 3, {2**31 - 3, 2**31 - 2, 2**31 - 1}),
+        # The third part would exceed 32 bits, so it counts down.
+        (2**31 - 2, {2**31 - 2, 2**31 - 1, 2**31 - 4}),
+        (2**31, {2**31, 2**31 + 1, 2**31 + 2}),
+        *((limit, {limit, limit - 1, limit - 2}) for limit in (2**31 - 1, 2**32 - 1, 2**63 - 1)),
         (None, {None}),
     ],
 )
@@ -199,7 +195,7 @@ async def test_no_part_can_connect() -> None:
 @each("others", [hang(), reset_before_headers()])
 async def test_a_failure_while_others_may_run(others: Verb) -> None:
     async with Upstream(refuse(500), others) as upstream, fanned_out(upstream.url) as backend:
-        outcome = await make(backend, make_call(choices=4))
+        outcome = await make(backend, make_call(choices=4), deadline_s=0.5)
         assert type(outcome.error) is BackendFailed
         assert outcome.error.charged
         assert not outcome.accepted
@@ -207,20 +203,51 @@ async def test_a_failure_while_others_may_run(others: Verb) -> None:
 
 
 @each("streamed", [False, True])
-async def test_one_failure_fails_the_call_and_stops_the_rest(streamed: bool) -> None:
+async def test_after_one_failure_the_parts_in_flight_are_read_to_their_end(streamed: bool) -> None:
     good = stream() if streamed else answer()
-    script = [good, good, good, refuse(500), hang()]
+
+    async def late(peer: Peer) -> None:
+        await asyncio.sleep(0.3)
+        await good(peer)
+
+    script = [good, good, good, refuse(500), late]
     async with (
         Upstream(*script) as upstream,
         fanned_out(upstream.url, concurrency=2) as backend,
     ):
         outcome = await make(backend, make_call(streamed=streamed, choices=50))
         assert type(outcome.error) is BackendFailed
+        assert outcome.error.message != "The call ended before it was sent for every choice."
         assert outcome.error.charged
-        assert outcome.accepted
-        assert outcome.reports == []
         assert len(upstream.requests) <= 6
-        await until(lambda: upstream.under_way == 0)
+        answered = len(upstream.requests) - 1
+        assert outcome.meter.charge() == added([Usage(7, 3)] * answered)
+        texts = [outcome.text(choice) for choice in range(50)]
+        assert sorted(filter(None, texts)) == ["Hello"] * answered
+
+
+async def test_a_part_of_which_nothing_is_known_is_charged_like_the_longest_other() -> None:
+    """The connection of the second part breaks before its answer begins, so it may have run."""
+    short = completion("Hi", usage={"prompt_tokens": 7, "completion_tokens": 2})
+    script = [answer(short), reset_before_headers(), answer()]
+    async with Upstream(*script) as upstream, fanned_out(upstream.url) as backend:
+        outcome = await make(backend, make_call(choices=3))
+        assert outcome.error is not None
+        charge = outcome.meter.charge()
+        assert charge.estimated
+        exact = [part for part in charge.parts if not part.estimated]
+        assert sorted(part.completion_tokens for part in exact) == [2, 3]
+        assert [part for part in charge.parts if part.estimated] == [Usage(7, 3, estimated=True)]
+
+
+async def test_no_reasoning_is_known_of_a_part_that_breaks_off() -> None:
+    """The hold limits the reasoning that the client has not seen, but only that of this part."""
+    broken = stream([sse(chunk(delta={"reasoning_content": "Hm."}))])
+    async with Upstream(broken, stream()) as upstream, fanned_out(upstream.url) as backend:
+        outcome = await make(backend, make_call(streamed=True, choices=3, output_tokens_max=100))
+        charge = outcome.meter.charge()
+        assert sorted(part.completion_tokens for part in charge.parts) == [3, 3, 100]
+        assert charge.prompt_tokens == 3 * 7
 
 
 async def test_a_part_that_breaks_off() -> None:
@@ -235,15 +262,15 @@ async def test_a_part_that_breaks_off() -> None:
 
 async def test_only_parts_that_were_sent_count_as_charged() -> None:
     """Six of the parts wait for a connection when the answer of another part breaks off."""
-    receiver = _CountingReceiver()
     async with (
         Upstream(reset_after(1)) as upstream,
         fanned_out(upstream.url, connections_max=2) as backend,
     ):
-        deadline = asyncio.get_running_loop().time() + 10
-        with pytest.raises(BackendFailed):
-            await backend.answer(make_call(streamed=True, choices=8), receiver, deadline=deadline)
-        assert receiver.prompts_sent == receiver.choices_sent == len(upstream.requests) < 8
+        outcome = await make(backend, make_call(streamed=True, choices=8))
+        assert type(outcome.error) is BackendFailed
+        assert len(upstream.requests) < 8
+        assert outcome.meter.prompts == len(upstream.requests)
+        assert outcome.meter.charge().prompt_tokens == len(upstream.requests) * PROMPT_BOUND
 
 
 async def test_after_a_rejection_no_part_is_sent() -> None:
@@ -287,15 +314,34 @@ async def test_a_part_that_fails_with_its_last_piece_fails_the_call() -> None:
 # Tests of usage reports.
 
 
-@each("usage", [None, {**USAGE, "prompt_tokens": -1}, "many"])
-async def test_one_part_without_a_sound_usage_spoils_the_sum(usage: Any) -> None:
+@each("usage", [None, "many"])
+async def test_only_a_part_without_usage_is_estimated(usage: Any) -> None:
+    """Its prompt is that of the others, so their count is used for it."""
     async with (
-        Upstream(answer(), answer(completion(usage=usage)), answer()) as upstream,
+        Upstream(answer(), answer(completion("Hello, you", usage=usage)), answer()) as upstream,
         fanned_out(upstream.url) as backend,
     ):
         outcome = await make(backend, make_call(choices=3))
         outcome.check_complete(choices=3)
-        assert outcome.usage is None
+        charge = outcome.meter.charge()
+        assert charge.estimated
+        assert sorted((part.estimated, part.prompt_tokens) for part in charge.parts) == [
+            *((False, 7), (False, 7)),
+            (True, 7),
+        ]
+        exact = sum(part.completion_tokens for part in charge.parts if not part.estimated)
+        assert exact == 6
+
+
+async def test_an_impossible_usage_of_one_part_is_for_a_person_to_check() -> None:
+    wrong = completion(usage={**USAGE, "prompt_tokens": -1})
+    async with (
+        Upstream(answer(), answer(wrong), answer()) as upstream,
+        fanned_out(upstream.url) as backend,
+    ):
+        outcome = await make(backend, make_call(choices=3))
+        assert outcome.meter.usage is None
+        assert outcome.meter.reported_impossible_usage
 
 
 async def test_a_part_that_reports_no_output_is_counted() -> None:
@@ -306,15 +352,15 @@ async def test_a_part_that_reports_no_output_is_counted() -> None:
         fanned_out(upstream.url) as backend,
     ):
         outcome = await make(backend, make_call(choices=2))
-        assert outcome.usage is not None
-        assert outcome.usage.estimated
-        silent, reported = sorted(outcome.usage.parts, key=lambda part: not part.estimated)
+        charge = outcome.meter.charge()
+        assert charge.estimated
+        silent, reported = sorted(charge.parts, key=lambda part: not part.estimated)
         assert reported.completion_tokens == USAGE["completion_tokens"]
         assert silent.completion_tokens > 0
         assert silent.prompt_tokens == reported.prompt_tokens == USAGE["prompt_tokens"]
 
 
-def test_merged_report() -> None:
+def test_the_usage_of_parts() -> None:
     """Each part contained the prompt, so the prompt is charged once for each part."""
 
     def report(prompt: int, completion: int, **fields: Any) -> ReportedUsage:
@@ -323,16 +369,11 @@ def test_merged_report() -> None:
     first = report(10, 3, cached_tokens=8, prompt_details={"cached_tokens": 8}, cost_picousd=5)
     # The reasoning is not part of the completion tokens, as the total shows.
     second = report(10, 5, total_tokens=17, reasoning_tokens=2, cost_picousd=6)
-
-    def merged_of(*reports: ReportedUsage) -> ReportedUsage | None:
-        meters = [Meter(make_call(), 0) for _ in reports]
-        for meter, reported in zip(meters, reports, strict=True):
-            meter.count([UsageReport(reported)])
-        return merged_report(meters).usage
-
-    merged = merged_of(first, second)
-    assert merged is not None
-    expected = Usage(20, 10, 8, 2, prompt_details={"cached_tokens": 8}, parts=merged.parts or ())
-    assert normalised(merged) == expected
-    assert merged.cost_picousd == 11
-    assert merged_of(first, ReportedUsage()) == ReportedUsage()
+    meter = Meter(make_call(choices=2), 2 * PROMPT_BOUND, prompts=2)
+    parts = [Meter(make_call(), 0) for _ in range(2)]
+    for part, reported in zip(parts, (first, second), strict=True):
+        part.count([UsageReport(reported)])
+    meter.set_parts(parts)
+    usage = meter.charge()
+    assert usage == Usage(20, 10, 8, 2, prompt_details={"cached_tokens": 8}, parts=usage.parts)
+    assert meter.report.cost_picousd == 11

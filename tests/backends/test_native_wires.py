@@ -13,13 +13,14 @@ from tests.backends.native_wires import (
     NativeWire,
     Refusal,
 )
-from tests.support.backend_calls import KEY, Outcome, make, make_prompt, routed
+from tests.support.backend_calls import KEY, Outcome, make, make_config, make_prompt, routed
 from tests.support.upstream import Peer, Upstream, Verb, answer, refuse
 from tollkeeper.backends.config import WireProtocol
 from tollkeeper.backends.fan_out import FanOutBackend
 from tollkeeper.backends.unsupported import offered_functions
-from tollkeeper.domain.errors import BackendFailed, DeadlineExceeded
-from tollkeeper.domain.usage import Usage
+from tollkeeper.backends.wires import wire_for
+from tollkeeper.domain.errors import BackendFailed, DeadlineExceeded, OptionUnsupported
+from tollkeeper.domain.usage import Usage, added
 
 
 async def _fault(
@@ -89,7 +90,7 @@ async def test_several_completions_are_several_calls(wire: NativeWire) -> None:
     ):
         outcome = await make(FanOutBackend(backend, concurrency=2), wire.call(choices=3))
     outcome.check_complete(choices=3)
-    assert outcome.usage == Usage(36, 15, parts=(Usage(12, 5),) * 3)
+    assert outcome.meter.charge() == added([Usage(12, 5)] * 3)
     assert len(upstream.requests) == 3
 
 
@@ -170,6 +171,43 @@ async def test_a_stream_of_another_kind_cannot_be_read(wire: NativeWire) -> None
     outcome = await _fault(wire, answer(b"{}", content_type="application/json"))
     assert isinstance(outcome.error, BackendFailed)
     assert outcome.error.charged
+
+
+_CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+# The messages before a message with this role.
+_BEFORE: dict[str, list[dict[str, Any]]] = {
+    "system": [],
+    "user": [{"role": "user", "content": "Hi"}],
+    "assistant": [{"role": "user", "content": "Hi"}],
+    "tool": [{"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls": [_CALL]}],
+}
+_TEXT: dict[str, Any] = {"type": "text", "text": "Hi"}
+
+
+@EACH_WIRE
+@pytest.mark.parametrize("role", _BEFORE)
+def test_an_unknown_property_is_named_with_its_position(wire: NativeWire, role: str) -> None:
+    before = _BEFORE[role]
+    message = {"role": role, "content": [_TEXT, {**_TEXT, "foo": 1}]}
+    if role == "tool":
+        message["tool_call_id"] = "c"
+    messages = [*before, message]
+    if role == "system":
+        messages.append({"role": "user", "content": "Hi"})
+    encoder = wire_for(make_config("http://a/v1", **wire.settings))
+    with pytest.raises(OptionUnsupported) as refused:
+        encoder.encode_request(wire.call(messages=messages), stream=False, extra={})
+    assert refused.value.param == f"messages[{len(before)}].content[1].foo"
+
+
+@EACH_WIRE
+def test_reasoning_of_a_user_is_named_with_its_position(wire: NativeWire) -> None:
+    thinking = {"type": "thinking", "thinking": "Hm."}
+    messages = [{"role": "user", "content": [_TEXT, thinking]}]
+    encoder = wire_for(make_config("http://a/v1", **wire.settings))
+    with pytest.raises(OptionUnsupported) as refused:
+        encoder.encode_request(wire.call(messages=messages), stream=False, extra={})
+    assert refused.value.param == "messages[0].content[1]"
 
 
 def test_every_native_protocol_is_in_the_table() -> None:

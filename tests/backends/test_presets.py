@@ -19,6 +19,7 @@ from tollkeeper.bootstrap import build_catalog
 from tollkeeper.bootstrap.backends import backend_config
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import OptionUnsupported
+from tollkeeper.domain.prompt_size import measure_prompt
 from tollkeeper.settings import BackendSettings, Settings
 
 _URL = "https://127.0.0.1:9/v1"
@@ -237,6 +238,26 @@ def test_a_preset_that_cannot_be(changes: dict[str, Any], said: str) -> None:
 def test_the_bound_of_an_image(preset: str, own: int | None, bound: int | None) -> None:
     changes = {} if own is None else {"token_bounds": {"image": own}}
     assert _model({"preset": preset}, **changes).token_bounds.image == bound
+
+
+@each(
+    ("preset", "name", "own", "hidden"),
+    [
+        ("xai", "u", None, 320),
+        ("xai", "grok-4", 500, 500),
+        ("xai", "grok-4", 0, 0),
+        ("azure", "Grok-3-mini", None, 320),
+        ("azure", "my-deployment", 308, 308),
+        ("openai", "gpt-5", None, 0),
+    ],
+)
+def test_a_hold_covers_the_prompt_that_a_provider_hides(
+    preset: str, name: str, own: int | None, hidden: int
+) -> None:
+    changes = {} if own is None else {"token_bounds": {"hidden_prompt": own}}
+    model = _model({"preset": preset, "urls": ["http://x/v1"]}, upstream_model=name, **changes)
+    size = measure_prompt(make_call().prompt)
+    assert size.bound(model, None) == size.bound(_model({"preset": "openai"}), None) + hidden
 
 
 def _model(backend: dict[str, Any], **changes: Any) -> Model:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.backends.faults import BOTH, check_failure, fault
-from tests.support.backend_calls import KEY
+from tests.support.backend_calls import KEY, make, make_call, routed
 from tests.support.upstream import (
     SSE_TYPE,
     Peer,
@@ -16,7 +16,7 @@ from tests.support.upstream import (
     redirect,
     refuse,
 )
-from tollkeeper.backends.refusals import STATUS_RULES
+from tollkeeper.backends.refusals import STATUS_RULES, refusal_record
 from tollkeeper.domain.errors import (
     BackendFailed,
     ProviderRejected,
@@ -63,6 +63,70 @@ async def test_provider_rejection_without_a_message(body: bytes) -> None:
     check_failure(outcome, ProviderRejected, charged=False)
     assert outcome.error is not None
     assert outcome.error.message == "The backend refused the request."
+
+
+NO_CREDIT = (
+    "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing."
+)
+LIMIT = "You have reached your specified %sAPI usage limits. You will regain access on 2026-12-01."
+
+
+ACCOUNT_REFUSALS = [
+    {"type": "invalid_request_error", "message": NO_CREDIT},
+    {"type": "invalid_request_error", "message": LIMIT % ""},
+    {"type": "invalid_request_error", "message": LIMIT % "workspace "},
+    {"type": "Arrearage", "code": "Arrearage", "message": "Is your account overdue?"},
+]
+
+
+@BOTH
+@pytest.mark.parametrize("error", ACCOUNT_REFUSALS)
+async def test_a_refusal_of_the_operators_account(error: dict[str, str], streamed: bool) -> None:
+    """The client's request has no error, and only the operator learns about the account."""
+    verb = answer({"type": "error", "error": error}, status=400)
+    async with Upstream(verb) as upstream, routed(upstream.url) as backend:
+        outcome = await make(backend, make_call(streamed=streamed))
+        check_failure(outcome, BackendFailed, charged=False)
+        assert str(outcome.error) == "The backend request failed."
+        [report] = backend.health().reports
+        assert "out of credit" in report.last_failure
+
+
+def test_a_refusal_of_the_operators_account_with_status_200() -> None:
+    for error in ACCOUNT_REFUSALS:
+        failure = refusal_record({"code": 400, **error}, secrets=())
+        assert type(failure) is BackendFailed
+        assert not failure.may_be_client_fault
+        assert error["message"] not in (failure.message, failure.reason)
+
+
+@BOTH
+async def test_a_prompt_that_does_not_fit(streamed: bool) -> None:
+    """llama.cpp advises to increase the context, which only the operator can do."""
+    error = {
+        "code": 400,
+        "message": "request (9000 tokens) exceeds the available context size (4096 tokens), try "
+        "increasing it",
+        "type": "exceed_context_size_error",
+    }
+    for lengths, said in (
+        (
+            {"n_prompt_tokens": 9000, "n_ctx": 4096},
+            "The prompt has 9000 tokens, and the model's context has room for 4096.",
+        ),
+        ({}, "The prompt does not fit into the model's context."),
+    ):
+        outcome = await fault(answer({"error": error | lengths}, status=400), streamed=streamed)
+        check_failure(outcome, ProviderRejected, charged=False)
+        assert str(outcome.error) == said
+
+
+async def test_a_rejection_that_quotes_a_text_about_accounts() -> None:
+    quoting = f"messages.0.content: {NO_CREDIT} is not valid"
+    outcome = await fault(refuse(400, quoting))
+    check_failure(outcome, ProviderRejected, charged=False)
+    assert outcome.error is not None
+    assert outcome.error.message == quoting
 
 
 async def test_provider_rejection_with_an_endless_body() -> None:

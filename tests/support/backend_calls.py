@@ -21,12 +21,15 @@ from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.declared_prices import pricing_from_declared
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Batch, Call, Delta, Event, Opened, UsageReport
+from tollkeeper.domain.metering import Meter
 from tollkeeper.domain.prompt import CachingWish, Option, Prompt
 from tollkeeper.domain.usage import Usage, normalised
 from tollkeeper.settings import BackendSettings
 
 KEY = "upstream-secret-key"
 DEADLINE_S = 10.0
+# The tokens of each prompt of a call that `make` has made, by the gateway's own count.
+PROMPT_BOUND = 100
 
 MODEL = Model(
     id="example/chat",
@@ -111,7 +114,9 @@ async def routed(*urls: str, **settings: Any) -> AsyncIterator[RoutedBackend]:
 
 
 class Outcome:
-    """Records the result of a call: its events in order, and the error that ended it."""
+    """Records the result of a call: its events in order, its meter, and the error that ended it."""
+
+    meter: Meter
 
     def __init__(self) -> None:
         self.accepted = False
@@ -155,20 +160,25 @@ def readable(events: Sequence[Event]) -> list[Event | Usage | None]:
 
 
 class _Recorder(EventCollector):
-    """Receives an answer, and also stores its batches."""
+    """Receives an answer, meters it as the gateway does, and also stores its batches."""
 
-    def __init__(self) -> None:
+    def __init__(self, call: Call) -> None:
         super().__init__()
         self.batches: list[Sequence[Event]] = []
+        self.meter = Meter(call, PROMPT_BOUND * call.choices, prompts=call.choices)
 
     async def take(self, batch: Batch) -> None:
         self.batches.append(batch)
         self.events += batch
+        self.meter.count(batch)
+
+    def set_parts(self, parts: Sequence[Meter]) -> None:
+        self.meter.set_parts(parts)
 
 
 async def make(backend: Backend, call: Call, *, deadline_s: float = DEADLINE_S) -> Outcome:
     """Makes the call, and also returns normally if the call fails."""
-    outcome, receiver = Outcome(), _Recorder()
+    outcome, receiver = Outcome(), _Recorder(call)
     deadline = asyncio.get_running_loop().time() + deadline_s
     try:
         await backend.answer(call, receiver, deadline=deadline)
@@ -177,6 +187,7 @@ async def make(backend: Backend, call: Call, *, deadline_s: float = DEADLINE_S) 
     outcome.accepted = receiver.replica is not None
     outcome.replica = receiver.replica
     outcome.batches, outcome.events = receiver.batches, receiver.events
+    outcome.meter = receiver.meter
     return outcome
 
 

@@ -8,7 +8,7 @@ class PlainBackend:
     """Has no tokenizer and sends each prompt once. Starts and stops without work."""
 
     name = "plain"
-    counts_tokens = False
+    counts_tokens = counts_media = False
 
     def prompts_sent(self, call: Call) -> int:
         return 1

@@ -111,6 +111,10 @@ class Upstream(StreamServer):
         self._scheme = "http" if tls is None else "https"
         self._script = script
         self.requests: list[Received] = []
+        # Answers requests for the list of models, which are neither part of the script nor in
+        # `requests`.
+        self.list_models = model_list("upstream-chat", "chat-small")
+        self.list_requests: list[Received] = []
         # The number of requests whose verb has not ended.
         self.under_way = 0
 
@@ -130,6 +134,12 @@ class Upstream(StreamServer):
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while not writer.is_closing():
             request = await _read_request(reader)
+            if request.head.startswith(b"GET ") and request.path.partition("?")[0].endswith(
+                "/models"
+            ):
+                self.list_requests.append(request)
+                await self.list_models(Peer(request, reader, writer))
+                continue
             verb = self._script[min(len(self.requests), len(self._script) - 1)]
             self.requests.append(request)
             self.under_way += 1
@@ -204,6 +214,10 @@ def stream(
         await peer.end_chunks()
 
     return verb
+
+
+def model_list(*names: str) -> Verb:
+    return answer({"object": "list", "data": [{"id": name} for name in names]})
 
 
 def chat() -> Verb:

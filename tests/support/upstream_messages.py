@@ -75,7 +75,7 @@ def block_records(index: int, block: dict[str, Any]) -> list[bytes]:
             {"type": "thinking_delta", "thinking": piece} for piece in halves(block["thinking"])
         ]
         deltas.append({"type": "signature_delta", "signature": block["signature"]})
-    elif kind == "tool_use":
+    elif kind in ("tool_use", "server_tool_use"):
         empty["input"] = {}
         written = json.dumps(block["input"])
         deltas = [{"type": "input_json_delta", "partial_json": ""}]

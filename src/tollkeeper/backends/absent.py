@@ -16,7 +16,7 @@ class AbsentBackend:
     async def answer(self, call: Call, receiver: AnswerReceiver, *, deadline: float) -> None:
         raise Unavailable(f"The backend {self.name} is unavailable. {self._reason}")
 
-    counts_tokens = False
+    counts_tokens = counts_media = False
 
     def prompts_sent(self, call: Call) -> int:
         return 1

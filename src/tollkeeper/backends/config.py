@@ -68,13 +68,16 @@ class Tokenizer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BillingRules:
-    """Says how a provider bills answers that fail. The defaults are for a provider that publishes no
-    rule. Only a preset sets other rules."""
+    """Says how a provider bills what its answers don't show. The defaults are for a provider that
+    publishes no rule. A preset sets the rules, except `cache_adds_to_prompt`, which is a setting."""
 
     # The finish reason of a chat answer for whose tokens the provider bills nothing.
     free_finish: str | None = None
     # Whether the last running total of a stream that breaks off is the bill.
     bills_running_totals: bool = False
+    # Whether cached tokens in a chat report are in addition to the prompt's tokens, even if the report
+    # doesn't show it (Grok at Azure).
+    cache_adds_to_prompt: bool = False
 
 
 NO_BILLING_RULES = BillingRules()

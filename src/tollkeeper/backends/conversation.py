@@ -24,6 +24,7 @@ from tollkeeper.domain.prompt import (
     Reasoning,
     Refusal,
     Role,
+    SearchBlock,
     Text,
     ToolCall,
     ToolResult,
@@ -135,9 +136,9 @@ class Conversation(ABC):
             match part:
                 case Text() | Refusal():
                     block = self.text_block(part.text) if part.text else None
-                    blocks += self.marked(block, part.extra, place)
+                    blocks += self.marked(block, part.extra, part.place or place)
                 case Reasoning():
-                    raise unsupported_content(place)
+                    raise unsupported_content(part.place or place)
                 case _:
                     blocks += self.marked(self.media_block(part), part.extra, part.place)
         return blocks
@@ -166,6 +167,10 @@ class ConversationWithIds(Conversation):
     @abstractmethod
     def reasoning_blocks(self, reasoning: Reasoning) -> list[FreeObject]: ...
 
+    def search_blocks(self, search: SearchBlock) -> list[FreeObject]:
+        """Returns the block of a provider's web search, unless the protocol has no such block."""
+        raise unsupported_content(search.place)
+
     @abstractmethod
     def call_block(self, call_id: str, name: str, arguments: FreeObject) -> FreeObject: ...
 
@@ -179,6 +184,8 @@ class ConversationWithIds(Conversation):
                     blocks += self._content((part,), f"{turn.place}.content")
                 case ToolCall():
                     blocks += self._call(part)
+                case SearchBlock():
+                    blocks += self.search_blocks(part)
                 case _:
                     raise unsupported_content(getattr(part, "place", "") or turn.place)
         return blocks
@@ -205,4 +212,4 @@ class ConversationWithIds(Conversation):
 
 
 def _texts_and_media(turn: Turn) -> list[Content]:
-    return [part for part in turn.parts if not isinstance(part, ToolCall | ToolResult)]
+    return [part for part in turn.parts if isinstance(part, Content)]

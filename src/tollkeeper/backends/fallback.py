@@ -66,6 +66,10 @@ class FallbackBackend:
         useless."""
         return all(self._backend_of(route).counts_tokens for route in self._routes)
 
+    @property
+    def counts_media(self) -> bool:
+        return all(self._backend_of(route).counts_media for route in self._routes)
+
     def prompts_sent(self, call: Call) -> int:
         return max(
             self._backend_of(route).prompts_sent(call_on(route, call)) for route in self._routes

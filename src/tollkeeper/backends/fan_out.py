@@ -2,13 +2,15 @@
 `n`.
 
 Each of these n calls is a part. Parts run in parallel, up to a limit. Their events are passed on as
-they arrive. The usage of all parts is reported once, at the end. If one part fails, the whole call
-fails.
+they arrive. Each part has its own meter, so that the call can be charged part by part.
+
+If one part fails, the whole call fails, and no further part is sent. The parts that were already sent
+are read to their end, because the backend charges for them, and reports their exact usage only there.
+The call then fails with the error of the part that failed first.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -20,20 +22,15 @@ from tollkeeper.backends.port import (
     EventCollector,
 )
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
-from tollkeeper.domain.inference import Batch, Call, Delta, Event, Opened, UsageReport
+from tollkeeper.domain.inference import Batch, Call, Delta, Event, Opened
 from tollkeeper.domain.metering import Meter
-from tollkeeper.domain.usage import ReportedUsage
 from tollkeeper.runtime.large_requests import LARGE_CALL_REQUESTS_MAX
 
 # The maximum number of batches of events that wait for the reader. While this many batches wait,
 # the parts do not read from the backend.
 _WAITING_BATCHES_MAX = 64
-# If a part is refused before any output, the other parts have this long to be refused too, before
-# they are stopped. Without the wait, the other parts would be stopped while they are in flight, and
-# the whole call would count as possibly charged.
-_FAILURE_WAIT_S = 0.25
-# The largest seed of a part: the largest signed integer of 64 bits.
-_SEED_MAX = 2**63 - 1
+# The largest seeds that backends accept: signed and unsigned integers of 32 or 64 bits.
+_SEED_LIMITS = (2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1)
 
 
 class FanOutBackend:
@@ -52,6 +49,10 @@ class FanOutBackend:
     @property
     def counts_tokens(self) -> bool:
         return self._backend.counts_tokens
+
+    @property
+    def counts_media(self) -> bool:
+        return self._backend.counts_media
 
     def prompts_sent(self, call: Call) -> int:
         return call.choices
@@ -88,12 +89,9 @@ class _FanOutCall:
         self._changed = asyncio.Event()
         # Set when a batch leaves `_waiting`. If too many batches wait, the parts wait for this event.
         self._room = asyncio.Event()
-        part_call = replace(call, choices=1)
-        self._meters = [Meter(part_call, prompt_tokens=0) for _ in range(call.choices)]
         self._opened = False
-        # Whether any part has produced output. If so, the call may have been charged.
-        self._produced = False
-        self._failure: BaseException | None = None
+        # The error of the part that failed first.
+        self._failure: TollkeeperError | None = None
 
     async def run(self, concurrency: int) -> None:
         """Runs the parts, and passes their events to the receiver."""
@@ -108,49 +106,39 @@ class _FanOutCall:
         try:
             while batch := await self._next_batch():
                 await receiver.take(batch)
-            sent = [self._meters[part.number] for part in self.parts if part.sent]
-            if sent:
-                await receiver.take([merged_report(sent)])
-            if len(sent) < call.choices:
+            sent = sum(part.sent for part in self.parts)
+            if self._failure is not None:
+                self._failure.charged = sent > 0
+                # The backend bills the other parts.
+                self._failure.tokens_are_free = False
+                raise self._failure
+            if sent < call.choices:
                 raise BackendFailed(
-                    "The call ended before it was sent for every choice.", charged=bool(sent)
+                    "The call ended before it was sent for every choice.", charged=sent > 0
                 )
         finally:
             try:
                 await self._stop()
             finally:
                 if receiver.replica is not None:
-                    # The backend has begun to answer, so at least one prompt is charged.
-                    prompts = max(1, sum(part.sent for part in self.parts))
-                    receiver.set_prompts_sent(prompts, prompts)
+                    receiver.set_parts([part.meter for part in self.parts if part.sent])
                 # The parts refer to this object. Without this reference cycle, the prompt is freed at
                 # once.
                 self.parts.clear()
 
     async def _next_batch(self) -> list[Event]:
         """Returns the next events of any part. Returns an empty list if all parts have ended and no
-        further part begins. Raises the failure of a part."""
+        further part begins."""
         while not self._waiting:
-            if self._failure is not None:
-                await self._fail(self._failure)
             if self._tasks_ended == len(self._tasks):
+                for task in self._tasks:
+                    if not task.cancelled():
+                        task.result()  # Raises if the gateway itself has failed.
                 return []
             self._changed.clear()
             await self._changed.wait()
         self._room.set()
         return self._waiting.popleft()
-
-    async def _fail(self, failure: BaseException) -> None:
-        """Raises the failure of one part as the failure of the whole call. Sets the attribute
-        `charged` of the failure to True if any part may have been charged."""
-        if not isinstance(failure, TollkeeperError):
-            raise failure
-        if not self._produced and not failure.charged:
-            await asyncio.wait(self._tasks, timeout=_FAILURE_WAIT_S)
-        failure.charged = any(part.sent for part in self.parts)
-        # The backend bills the other parts.
-        failure.tokens_are_free = False
-        raise failure
 
     async def _stop(self) -> None:
         for task in self._tasks:
@@ -159,8 +147,7 @@ class _FanOutCall:
 
     async def _run_parts(self) -> None:
         """Runs one part after another, until all parts have begun, any part has failed, or the call has
-        to end. The parts that were already sent are then read to their end, because the backend charges
-        for them."""
+        to end."""
         task, receiver = asyncio.current_task(), self.receiver
         assert task is not None
         while (
@@ -168,25 +155,30 @@ class _FanOutCall:
             and receiver.ends_by is None
             and len(self.parts) < self._call.choices
         ):
-            part = _Part(self, len(self.parts), task)
+            part = _Part(self, _part_call(self._call, len(self.parts)), len(self.parts), task)
             self.parts.append(part)
-            call = _part_call(self._call, part.number)
             try:
-                await self._backend.answer(call, part, deadline=self._deadline)
+                await self._backend.answer(part.call, part, deadline=self._deadline)
             except TollkeeperError as error:
                 part.sent = error.charged
-                if part.ends_by is not None and not part.sent:
-                    return
-                # The whole call fails, so parts that wait for a connection are not sent any more.
-                for other in self.parts:
-                    if not other.sent and other is not part:
-                        other.task.cancel()
-                raise
+                part.meter.broke_off = not error.backend_ended_answer
+                if part.ends_by is None or part.sent:
+                    self._fail(error)
+                return
+            part.meter.broke_off = False
+
+    def _fail(self, error: TollkeeperError) -> None:
+        """Records the failure of a part. Parts that wait for a connection are not sent any more."""
+        if self._failure is None:
+            self._failure = error
+            for part in self.parts:
+                if not part.sent and part.task is not asyncio.current_task():
+                    part.task.cancel()
 
     async def take(self, part: "_Part", batch: Batch) -> None:
         """Receives events of a part."""
         self.receiver.replica = self.receiver.replica or part.replica
-        events = self._events_of_part(part.number, batch)
+        events = self._events_of_part(part, batch)
         if not events:
             return
         while len(self._waiting) >= _WAITING_BATCHES_MAX:
@@ -195,13 +187,12 @@ class _FanOutCall:
         self._waiting.append(events)
         self._changed.set()
 
-    def _events_of_part(self, part: int, batch: Batch) -> list[Event]:
-        self._meters[part].count(batch)
+    def _events_of_part(self, part: "_Part", batch: Batch) -> list[Event]:
+        part.meter.count(batch)
         events: list[Event] = []
         for event in batch:
             if isinstance(event, Delta):
-                self._produced = True
-                events.append(replace(event, choice=part) if part else event)
+                events.append(replace(event, choice=part.number) if part.number else event)
             elif isinstance(event, Opened) and not self._opened:
                 self._opened = True
                 events.append(event)
@@ -209,23 +200,27 @@ class _FanOutCall:
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks_ended += 1
-        self._failure = self._failure or (None if task.cancelled() else task.exception())
         self._changed.set()
 
 
 class _Part(EventCollector):
     """Receives the answer to one part."""
 
-    def __init__(self, call: _FanOutCall, number: int, task: asyncio.Task[None]) -> None:
+    def __init__(
+        self, fan_out: _FanOutCall, call: Call, number: int, task: asyncio.Task[None]
+    ) -> None:
         super().__init__()
-        self._call = call
+        self._fan_out = fan_out
+        self.call = call
         self.number = number
         self.task = task
+        # The prompt's tokens are set in the end, by `Meter.set_parts`.
+        self.meter = Meter(call, prompt_tokens=0, broke_off=True)
         self._sent = False
 
     @property
     def ends_by(self) -> float | None:
-        return self._call.receiver.ends_by
+        return self._fan_out.receiver.ends_by
 
     @property
     def sent(self) -> bool:
@@ -235,35 +230,20 @@ class _Part(EventCollector):
     @sent.setter
     def sent(self, sent: bool) -> None:
         self._sent = sent
-        self._call.receiver.sent = any(part.sent for part in self._call.parts)
+        self._fan_out.receiver.sent = any(part.sent for part in self._fan_out.parts)
 
     async def take(self, batch: Batch) -> None:
-        await self._call.take(self, batch)
-
-
-def merged_report(meters: Sequence[Meter]) -> UsageReport:
-    """Returns a report with the usage of all parts. The prompt counts once for each part, because each
-    part sent the prompt to the backend. The report is empty if any part did not report its usage."""
-    for meter in meters:
-        if meter.reported_impossible_usage:
-            return UsageReport(None, meter.reported or {})
-    if any(meter.usage is None for meter in meters):
-        return UsageReport(ReportedUsage())
-    costs = [meter.report.cost_picousd for meter in meters]
-    stated_costs = [cost for cost in costs if cost is not None]
-    usage = ReportedUsage(
-        parts=tuple(meter.charge() for meter in meters),
-        cost_picousd=sum(stated_costs) if len(stated_costs) == len(costs) else None,
-        written={"parts": [meter.report.written for meter in meters]},
-    )
-    return UsageReport(usage)
+        await self._fan_out.take(self, batch)
 
 
 def _part_call(call: Call, part: int) -> Call:
     """Returns the call for one completion. Each part has a different seed, because the same seed
-    would give the same text in every part."""
+    would give the same text in every part. The seed of a part never exceeds a limit that the client's
+    seed keeps: 2147483647 counts down, because Gemini would refuse 2147483648 after other parts
+    were sent and charged."""
     seed = call.prompt.sampling.seed
     if part == 0 or seed is None:
         return replace(call, choices=1)
-    part_seed = seed + part if seed <= _SEED_MAX - part else seed - part
+    exceeds = any(seed <= limit < seed + part for limit in _SEED_LIMITS)
+    part_seed = seed - part if exceeds else seed + part
     return replace(call, choices=1, prompt=call.prompt.with_seed(part_seed))

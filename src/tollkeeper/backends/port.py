@@ -1,12 +1,13 @@
 """Defines the interface through which the services use a backend."""
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from tollkeeper.domain.inference import Batch, Call, Event
+from tollkeeper.domain.metering import Meter
 
 
 class ReplicaReport(msgspec.Struct, frozen=True, gc=False):
@@ -85,6 +86,11 @@ class AnswerReceiver(Protocol):
         `Backend.prompts_sent` and `Call.choices`."""
         ...
 
+    def set_parts(self, parts: Sequence[Meter]) -> None:
+        """Sets the meters of the separate calls for one completion each that were sent and not
+        refused. Called once such calls have begun to answer, when all of them have ended."""
+        ...
+
 
 class EventCollector:
     """Receives an answer, and stores its events."""
@@ -107,6 +113,8 @@ class EventCollector:
         return None
 
     def set_prompts_sent(self, prompts: int, choices: int) -> None: ...
+
+    def set_parts(self, parts: Sequence[Meter]) -> None: ...
 
 
 class Backend(Protocol):
@@ -136,6 +144,11 @@ class Backend(Protocol):
     @property
     def counts_tokens(self) -> bool:
         """Tells whether `count_prompt_tokens` sends a request to a tokenizer of the backend."""
+        ...
+
+    @property
+    def counts_media(self) -> bool:
+        """Tells whether that tokenizer also counts images and other media, not only text."""
         ...
 
     def prompts_sent(self, call: Call) -> int:

@@ -57,6 +57,9 @@ class Preset:
     # The maximum number of input tokens for one image, for the hold (the amount that is reserved
     # before a call). None means the maximum of all published model families.
     tokens_per_image: int | None = None
+    # The maximum number of tokens of a system prompt that the provider adds to every prompt, for the
+    # hold.
+    hidden_prompt_tokens: int = 0
     billing_rules: BillingRules = NO_BILLING_RULES
 
     def settings(self) -> dict[str, Any]:
@@ -102,6 +105,9 @@ _REASONING_MODELS = re.compile(
     r"|thinking|reason|deep-research|magistral|minimax-m|glm-[4-9]|compound"
 )
 
+# Grok's hidden system prompt added up to 308 tokens to short prompts, at xAI and at Azure.
+GROK_HIDDEN_PROMPT_TOKENS = 320
+
 # The names of models that need a token budget for reasoning: models before Claude 4.6 and Gemini 3.
 _BUDGET_MODELS = re.compile(
     r"claude-[123]|claude-(opus|sonnet|haiku)-4([-.@][0-5])?(?![0-9]|[-.][6-9](?![0-9]))"
@@ -114,6 +120,12 @@ def unrequested_searches_max(upstream_model: str) -> int:
     credit."""
     name = upstream_model.lower()
     return next((count for pattern, count in _SEARCHING_MODELS if pattern.search(name)), 0)
+
+
+def hidden_prompt_tokens(upstream_model: str, preset: Preset) -> int:
+    """Returns the maximum number of tokens that the provider adds to every prompt of the model."""
+    by_name = GROK_HIDDEN_PROMPT_TOKENS if "grok" in upstream_model.lower() else 0
+    return max(by_name, preset.hidden_prompt_tokens)
 
 
 def thinks_by_budget(upstream_model: str) -> bool:
@@ -197,6 +209,7 @@ PRESETS: Mapping[str, Preset] = {
         bounds_reasoning=False,
         refused=("logit_bias",),
         tokens_per_image=1792,
+        hidden_prompt_tokens=GROK_HIDDEN_PROMPT_TOKENS,
     ),
     "together": Preset(
         url="https://api.together.ai/v1",
@@ -298,3 +311,14 @@ PRESETS: Mapping[str, Preset] = {
         omitted=_CLIENT_LABELS,
     ),
 }
+
+# The presets of providers that generate and bill the whole answer, even if the gateway stops reading it,
+# according to OpenRouter's list of providers that it cannot stop ("Stream Cancellation").
+BILLED_TO_END = frozenset(
+    {
+        *("gemini", "gemini-openai", "vertex", "vertex-gemini"),
+        *("bedrock", "bedrock-claude", "bedrock-openai"),
+        *("groq", "mistral", "perplexity"),
+    }
+)
+assert PRESETS.keys() >= BILLED_TO_END

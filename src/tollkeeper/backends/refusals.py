@@ -73,6 +73,16 @@ _REJECTED = frozenset(
         *("failed_to_download_image", "image_file_not_found"),
     }
 )
+# Providers also answer 400 if the operator's account may not make any call. Anthropic says so only in
+# the message, DashScope has a code. The pattern matches only the beginning of a message, because a
+# later part may quote the request: no client must be able to count a refusal against the backend.
+_ACCOUNT_MESSAGES = re.compile(
+    r"your credit balance is too low|you have reached your specified [a-z ]{0,20}usage limits",
+    re.IGNORECASE,
+)
+_ACCOUNT_CODES = ("Arrearage",)
+# llama.cpp's type of error for a prompt that is longer than the context.
+_CONTEXT_EXCEEDED = "exceed_context_size_error"
 _RATE_LIMITED = "rate_limit_exceeded"
 _AWS_QUOTA = b"ServiceQuotaExceededException"
 # Statuses in an error record that mean that a server stopped waiting for the answer: the call may
@@ -101,9 +111,9 @@ def refusal(
         status = 429
     if status in {400, 422}:
         parsed = _parsed(body)
-        if _refuses_the_key(parsed):
+        if refuses_the_key(parsed):
             return _failed("The backend does not accept the gateway's key", 401)
-        return ProviderRejected(error_message(parsed, secrets))
+        return _content_refusal(parsed, secrets)
     if status == 429:
         if retry_after is None:
             retry_after = _retry_delay(_parsed(body))
@@ -120,7 +130,7 @@ def refusal_record(record: Any, *, secrets: tuple[str, ...]) -> TollkeeperError:
     code = record.get("code") if isinstance(record, dict) else None
     word = code if isinstance(code, str) else None
     if code in (400, 422) or word in _REJECTED:  # not a set: `code` may be an unhashable value
-        return ProviderRejected(error_message({"error": record}, secrets))
+        return _content_refusal({"error": record}, secrets)
     if code == 429 or word == _RATE_LIMITED:
         return RateLimited(
             "The backend is handling too many requests.", retry_after_s=RETRY_AFTER_S_DEFAULT
@@ -130,6 +140,32 @@ def refusal_record(record: Any, *, secrets: tuple[str, ...]) -> TollkeeperError:
     # The backend reports that it failed before any output, so the call is not charged.
     is_refusal = type(code) is int and 400 <= code < 500
     return BackendFailed("The backend answered with an error.", may_be_client_fault=is_refusal)
+
+
+def _content_refusal(body: Any, secrets: tuple[str, ...]) -> TollkeeperError:
+    """Returns the error for a refusal with the status 400 or 422. If the refusal is about the operator's
+    account, the client's request has no error, another backend can answer it, and the client does not
+    get to see the provider's text."""
+    error = body.get("error") if isinstance(body, dict) else None
+    if isinstance(error, dict) and (
+        error.get("code") in _ACCOUNT_CODES
+        or _ACCOUNT_MESSAGES.match(error_message(body, secrets) or "")
+    ):
+        return BackendFailed(
+            reason="The provider refuses the account of the gateway's key: it is out of credit, or"
+            " has reached its spend limit."
+        )
+    if isinstance(error, dict) and error.get("type") == _CONTEXT_EXCEEDED:
+        return ProviderRejected(_context_exceeded(error))
+    return ProviderRejected(error_message(body, secrets))
+
+
+def _context_exceeded(error: dict[str, Any]) -> str:
+    """Says that a prompt doesn't fit, without llama.cpp's advice to the operator of the server."""
+    prompt, context = error.get("n_prompt_tokens"), error.get("n_ctx")
+    if type(prompt) is int and type(context) is int:
+        return f"The prompt has {prompt} tokens, and the model's context has room for {context}."
+    return "The prompt does not fit into the model's context."
 
 
 def _failed(message: str, status: int) -> BackendFailed:
@@ -152,7 +188,7 @@ def retry_after_s(value: bytes | None) -> int:
     return min(max(1, int(value)), RETRY_AFTER_S_MAX)
 
 
-def _refuses_the_key(body: Any) -> bool:
+def refuses_the_key(body: Any) -> bool:
     """Tells whether the backend rejected the gateway's own key. Google answers 400 to a wrong key,
     although the client's request has no error."""
     return any(detail.get("reason") == "API_KEY_INVALID" for detail in _details(body))

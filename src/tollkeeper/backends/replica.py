@@ -72,7 +72,7 @@ class Replica:
             )
         )
         self.wire = wire_for(config)
-        self._shared_headers = _shared_headers(
+        self.shared_headers = _shared_headers(
             address.netloc, {**self.wire.headers, **config.headers}
         )
         self._tokenize = tokenize_request(config)
@@ -97,7 +97,7 @@ class Replica:
         accept = self.wire.framing.value.encode("ascii") if streamed else _JSON
         head = b"POST %b HTTP/1.1\r\n%baccept: %b\r\n%b" % (
             full_path.encode("ascii"),
-            self._shared_headers,
+            self.shared_headers,
             accept,
             self.credential.fixed_headers or b"",
         )

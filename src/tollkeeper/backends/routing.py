@@ -69,7 +69,7 @@ class RoutedBackend:
         self.name = config.name
         self._config = config
         self._organizations = RecentOrganizations()
-        self._credential = credential or _open_credential(config)
+        self._credential = credential or open_credential_of(config)
         self._replicas = [
             Replica(url, config, self._credential) for url in dict.fromkeys(config.urls)
         ]
@@ -84,6 +84,10 @@ class RoutedBackend:
     @property
     def counts_tokens(self) -> bool:
         return self._config.tokenizer is not Tokenizer.NONE
+
+    @property
+    def counts_media(self) -> bool:
+        return self._config.tokenizer is Tokenizer.PROTOCOL
 
     def prompts_sent(self, call: Call) -> int:
         return 1
@@ -329,11 +333,11 @@ def _reason(error: BaseException | None) -> str:
     """Returns the reason of a failure, as a text for operators. The text is always the gateway's
     own: errors that count against a replica never contain text from the provider."""
     if isinstance(error, TollkeeperError):
-        return error.message[:_REASON_LENGTH_MAX]
+        return error.reason[:_REASON_LENGTH_MAX]
     return "The answer broke off."
 
 
-def _open_credential(config: BackendConfig) -> Credential:
+def open_credential_of(config: BackendConfig) -> Credential:
     if config.identity is not None:
         return open_identity(config.identity)
     return open_credential(config.credential, config.api_key, config.api_key_file)

@@ -126,6 +126,6 @@ def check_extra(extra: FreeObject | None, place: str) -> None:
     for name in extra or ():
         if name not in _WITHOUT_EFFECT:
             raise OptionUnsupported(
-                f"The backend's protocol has no field for {name[:100]}.",
+                f"The backend's protocol has no field for {name[:100]!r}.",
                 param=f"{place}.{name[:100]}",
             )

@@ -89,9 +89,9 @@ class ActivityRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     dispatched_us: int | None = None
     upstream_us: int | None = None
     overhead_us: int | None = None
-    # The part of the cost that is charged for verdicts. The bill of the call's backend does not
-    # contain this part.
-    verdict_picousd: int = 0
+    # The field that the error names, and the error's message without text of the request.
+    error_param: str | None = None
+    error_message: str | None = None
     # The number of requests that this record stands for. Only a record of repeated rejections
     # stands for more than one request.
     requests: int = 1

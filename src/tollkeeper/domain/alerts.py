@@ -23,10 +23,12 @@ class AlertKind(StrEnum):
     BACKEND_DOWN = "backend_down"
     LEDGER_DIFFERENCE = "ledger_difference"
     USAGE_REPORT = "usage_report"
+    EXCEEDED_HOLD = "exceeded_hold"
     POLICY_DRIFT = "policy_drift"
     # The following alerts concern a single gateway. They are stored in the memory of its
     # supervisor, because they must also be reported while the database is down.
     DATABASE_UNREACHABLE = "database_unreachable"
+    DATABASE_REFUSES_CONNECTIONS = "database_refuses_connections"
     DATABASE_NOT_WRITABLE = "database_not_writable"
     OLD_DATABASE_SERVER = "old_database_server"
     NOT_READY = "not_ready"

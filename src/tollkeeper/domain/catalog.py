@@ -39,6 +39,11 @@ class TokenBounds:
     # The number of searches for which every call reserves credit, because the model may search even
     # if the request does not ask for a search.
     unrequested_searches_max: int = 0
+    # Whether the model searches, adds context or runs tools although the request does not ask for
+    # it, or the prompt has no known limit. Then a call may cost much more than its hold.
+    unbounded: bool = False
+    # Whether the backend is told how many searches a request allows.
+    limits_searches: bool = False
     # Whether the model reads the whole prompt again after each search. Each reading is then
     # charged.
     search_rereads_prompt: bool = False
@@ -90,11 +95,16 @@ class Model:
     cache_salt_field: str = ""
     # Whether the backend may receive URLs of media, which it then has to fetch.
     allows_remote_media: bool = True
+    # Whether the backend's protocol joins adjacent turns of one role into one message, so that a model
+    # may read their texts without a separator.
+    joins_turns: bool = False
     # Whether the backend applies the output limit of a request to reasoning too.
     bounds_reasoning: bool = True
     # Whether the model reasons, so that the backend may bill reasoning that the client does not
     # see.
     reasons: bool = False
+    # Whether the backend generates and bills the whole answer, even if the gateway stops reading it.
+    is_billed_to_end: bool = False
     # The fee in picousd for a request that offers a tool run by the provider, by the tool's name.
     tool_prices: dict[str, int] = field(default_factory=dict)
 
@@ -125,6 +135,10 @@ class Model:
         """Returns one `Model` for each backend that may serve the model, with that backend's model
         name and prices."""
         return tuple(route.model for route in self.routes) or (self,)
+
+    def served_by(self, backend: str) -> "Model":
+        """Returns the model as this backend serves it."""
+        return next((model for model in self.by_backend if model.backend == backend), self)
 
     @property
     def all_prices(self) -> tuple[Pricing, ...]:
@@ -193,6 +207,9 @@ class Catalog:
         for model in models:
             for served in model.by_backend:
                 self._by_upstream.setdefault((served.backend, served.upstream_model), served)
+
+    def __contains__(self, model_id: str) -> bool:
+        return model_id in self._by_id
 
     def find(self, model_id: str, *, param: str | None = None) -> Model:
         model = self._by_id.get(model_id)

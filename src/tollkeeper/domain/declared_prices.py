@@ -23,6 +23,8 @@ from tollkeeper.domain.pricing import (
 )
 
 _TOKEN_PRICES = tuple(dimension.name for dimension in PRICE_DIMENSIONS if dimension.per_token)
+# The end of a price for a million tokens.
+_PER_MILLION = "/M"
 _MULTIPLIER = re.compile(r"(?P<whole>\d{1,6})(?:\.(?P<fraction>\d{1,9}))?", re.ASCII)
 _SERVICE_TIER = re.compile(r"[!-~]{1,64}", re.ASCII)
 # The names of the ordinary service tier, which has the declared prices without a multiplier.
@@ -61,6 +63,21 @@ def pricing_from_declared(declared: Mapping[str, str], *, param: str) -> Pricing
         amounts[name] = read_price(prices[name], param=f"{param}.{name}")
     shown = {dimension: prices[dimension] for dimension in PUBLIC_PRICES}
     return Pricing(**amounts, declared=shown)
+
+
+def decimal_price(name: str, declared: str) -> str:
+    """Converts a price such as "2.5/M" (USD for a million tokens) to USD for one token, exactly. Returns
+    any other price unchanged. Raises InvalidRequest."""
+    if not declared.endswith(_PER_MILLION):
+        return declared
+    if name not in _TOKEN_PRICES:
+        raise InvalidRequest(
+            f"{declared[:40]!r} is for tokens, and {name} is not counted in tokens."
+        )
+    price, remainder = divmod(picousd_from_usd(declared.removesuffix(_PER_MILLION)), 10**6)
+    if remainder:
+        raise InvalidRequest(f"{declared} is finer than the unit of account, 10^-12 USD.")
+    return usd_from_picousd(price)
 
 
 def read_price(declared: str, *, param: str) -> int:

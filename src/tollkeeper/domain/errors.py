@@ -22,9 +22,32 @@ TollkeeperError
 └── DeadlineExceeded          the call took too long
 """
 
+import re
+
 # The maximum value of Retry-After. A longer wait, for example from a backend, is reduced to this
 # value.
 RETRY_AFTER_S_MAX = 120
+
+
+_RECORDED_MESSAGE_MAX = 500
+_RECORDED_PARAM_MAX = 200
+# What messages quote may be text of the client. The search is greedy, because quoted text may contain
+# quotes. Backticks quote types, and in two messages of msgspec the name of a field.
+_QUOTED = re.compile(r"(?<!\w)(['\"]).*['\"]|(?<=field )`.*`", re.DOTALL)
+# A quoted value of this form is a name, for example of a model. Prompts contain spaces.
+_QUOTED_NAME = re.compile(r"['\"`][\w.:/@+-]{1,64}['\"`]", re.ASCII)
+_PLACE = re.compile(r"[\w.\[\]-]*", re.ASCII)
+
+
+def without_quotations(message: str) -> str:
+    """Returns the message in one line, without the quoted texts that may be content of a request. So it
+    may be logged and stored."""
+    text = _QUOTED.sub(_name_or_ellipsis, message)
+    return " ".join(text.encode("utf-8", "replace").decode().split())[:_RECORDED_MESSAGE_MAX]
+
+
+def _name_or_ellipsis(quotation: re.Match[str]) -> str:
+    return quotation[0] if _QUOTED_NAME.fullmatch(quotation[0]) else "\u2026"
 
 
 class TollkeeperError(Exception):
@@ -55,8 +78,18 @@ class TollkeeperError(Exception):
     @property
     def reason(self) -> str:
         """Returns the message for logs and the database. It contains no text from a provider, because
-        such a text may quote the prompt."""
-        return self.message
+        such a text may quote the prompt, and no quotation from the request."""
+        return without_quotations(self.message)
+
+    @property
+    def place(self) -> str | None:
+        """Returns `param` for logs and the database. It is cut where a property's name contains other
+        characters than names of fields, because such a name may be a text of the client."""
+        if self.param is None:
+            return None
+        match = _PLACE.match(self.param[:_RECORDED_PARAM_MAX])
+        assert match is not None
+        return match[0] if match[0] == self.param else match[0] + "\u2026"
 
 
 class InvalidRequest(TollkeeperError):
@@ -129,11 +162,18 @@ class BackendFailed(TollkeeperError):
         retry_after_s: int | None = None,
         charged: bool = False,
         may_be_client_fault: bool = False,
+        reason: str = "",
     ) -> None:
         super().__init__(message, retry_after_s=retry_after_s, charged=charged)
+        self._reason = reason
         # If the client may have caused the failure, the failure does not count against the health of
         # the replica.
         self.may_be_client_fault = may_be_client_fault
+
+    @property
+    def reason(self) -> str:
+        """Returns more than the message if only operators may know why the backend failed."""
+        return self._reason or self.message
 
 
 class Unavailable(TollkeeperError):

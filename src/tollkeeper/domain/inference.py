@@ -18,7 +18,7 @@ import msgspec
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.messages_behavior import PromptCaching
-from tollkeeper.domain.prompt import FreeObject, Prompt
+from tollkeeper.domain.prompt import FreeObject, Prompt, SearchBlock
 from tollkeeper.domain.usage import ReportedUsage
 
 # The values of a cache mark's `ttl` that mean five minutes. None stands for a missing `ttl`.
@@ -30,14 +30,16 @@ OUTPUT_MODALITIES = frozenset({TEXT, IMAGE})
 
 
 class Finish(StrEnum):
-    """Lists the reasons why a choice ended. A reason that is not listed is passed to the client
-    unchanged."""
+    """Lists the reasons why a choice ended. `provider_words.py` lists further reasons that a chat
+    client gets unchanged."""
 
     STOP = "stop"
     LENGTH = "length"
     TOOL_CALLS = "tool_calls"
     CONTENT_FILTER = "content_filter"
     FUNCTION_CALL = "function_call"
+    # The backend has ended the choice without a reason. A chat client gets null, as the interface allows.
+    UNSTATED = ""
 
 
 # The stop reasons of the Messages protocol that are more specific than the members of `Finish`.
@@ -170,8 +172,9 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
     annotations: tuple[Annotation, ...] = ()
     # The log-probabilities in the form of the chat protocol, as the backend wrote them.
     logprobs: msgspec.Raw | None = None
-    # Set in the last delta of a choice. `stop_reason` is one of `EXACT_STOP_REASONS`, and
-    # `stop_sequence` is the stop text that ended the answer, if known.
+    # Set in the last delta of a choice. `finish` may be any word of the provider. `stop_reason` is one
+    # of `EXACT_STOP_REASONS`, and `stop_sequence` is the stop text of the request that ended the
+    # answer, if known.
     finish: str | None = None
     stop_reason: str | None = None
     stop_sequence: str | None = None
@@ -180,12 +183,14 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
     sealed_reasoning: str | None = None
     # The URLs of images that follow the text, usually `data:` URLs with the content.
     images: tuple[str, ...] = ()
+    # A block of a web search, as the provider wrote it. Only for clients that can read such blocks.
+    search_block: SearchBlock | None = None
 
 
 # Reads the fields of a delta that add something other than text. Most deltas have none of them.
 other_fields = attrgetter(
     *("reasoning", "refusal", "tool_calls", "function_call", "annotations", "logprobs"),
-    *("sealed_reasoning", "images"),
+    *("sealed_reasoning", "images", "search_block"),
 )
 
 

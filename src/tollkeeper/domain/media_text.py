@@ -77,6 +77,7 @@ class UnreadKind(StrEnum):
     VIDEO = "video"
     FILE = "file"
     SEALED_REASONING = "sealed_reasoning"
+    SEARCH_RESULT = "search_result"
 
 
 class UnreadPart(msgspec.Struct, frozen=True, gc=False):

@@ -33,6 +33,8 @@ class MessagesBehavior:
     thinking: ThinkingStyle = ThinkingStyle.ADAPTIVE
     # The beta flags that are forwarded to the backend if the client sends them.
     beta_flags: tuple[str, ...] = ()
+    # Whether all backends of the model read and write the blocks of the provider's web searches.
+    has_search_blocks: bool = False
 
 
 DEFAULT_MESSAGES_BEHAVIOR = MessagesBehavior()

@@ -4,7 +4,7 @@ reports no usage or the answer is cut off.
 A piece is the text of one stream event. The hold is the amount that was reserved before the call.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -43,16 +43,18 @@ class Meter(msgspec.Struct):
     """Counts the tokens of one answer, and stores the merged usage reports of its backend."""
 
     call: Call
-    # The maximum number of tokens in all sent prompts together.
+    # The most likely number of tokens in all sent prompts together. It is charged if the backend
+    # reports no count.
     prompt_tokens: int
     # The number of times that the prompt is sent. A fanned-out call, which asks for `n` completions
     # by `n` calls, sends it `n` times.
     prompts: int = 1
     # The part of `prompt_tokens` that may be audio.
     input_audio_tokens: int = 0
-    # Whether `prompt_tokens` is a count of the whole prompt. If False, `prompt_tokens` includes
-    # upper limits for media or search results.
+    # Whether `prompt_tokens` is a count of the whole prompt, or at least a guess. A guess includes
+    # every image. Of other media and of search results, no size is known.
     prompt_is_counted: bool = True
+    prompt_is_guessed: bool = True
     # The merged reports without impossible counts.
     report: ReportedUsage = NO_REPORT
     # The last report with an impossible count, unchanged.
@@ -64,6 +66,9 @@ class Meter(msgspec.Struct):
     # Whether the answer has begun: a piece has arrived, even if only the end of a choice. From then
     # on the call is charged.
     has_begun: bool = False
+    # Whether the answer broke off. A running total is then an estimate, because the backend may bill
+    # more.
+    broke_off: bool = False
     # Whether the answer contains reasoning. The backend may bill more reasoning than it sends.
     _has_reasoning: bool = False
     # The number of completions that no sent prompt asks for.
@@ -83,13 +88,52 @@ class Meter(msgspec.Struct):
         self.prompts = prompts
         self._choices_not_sent = self.call.choices - choices
 
+    def set_parts(self, parts: Sequence["Meter"]) -> None:
+        """Takes over the usage of the parts of a fanned-out call: those that were sent and not refused.
+        Each part is charged by its own report. Only a part without one is estimated: all parts have the
+        same prompt, so the count of another part is used for its prompt. If nothing was received of a
+        part, its output is taken to be as long as the longest of the others."""
+        prompt_tokens = self.prompt_tokens // self.prompts
+        audio_tokens = self.input_audio_tokens // self.prompts
+        # If the backend has begun to answer, it charges for at least one prompt.
+        sent = max(1, len(parts))
+        self.set_prompts_sent(sent, sent)
+        for part in parts:
+            part.prompt_tokens, part.input_audio_tokens = prompt_tokens, audio_tokens
+            part.prompt_is_counted = self.prompt_is_counted
+            part.prompt_is_guessed = self.prompt_is_guessed
+        for part in parts:
+            if part.reported_impossible_usage:
+                self.impossible_report = part.reported or {}
+                return
+        known = [usage for part in parts if (usage := part.usage) and not usage.web_searches]
+        if known:
+            longest = max(known, key=lambda usage: (usage.prompt_tokens, usage.input_audio_tokens))
+            for part in parts:
+                part.prompt_tokens = longest.prompt_tokens
+                part.input_audio_tokens = longest.input_audio_tokens
+                part.prompt_is_counted = True
+        received = [part.charge() for part in parts if part.has_begun or part.usage is not None]
+        if not received or any(part.prompt_is_unknown for part in parts):
+            return
+        longest_output = max(usage.completion_tokens for usage in received)
+        unseen = [part for part in parts if not (part.has_begun or part.usage is not None)]
+        received += [part._estimate(longest_output) for part in unseen]
+        costs = [part.report.cost_picousd for part in parts]
+        stated_costs = [cost for cost in costs if cost is not None]
+        self.report = ReportedUsage(
+            parts=tuple(received),
+            cost_picousd=sum(stated_costs) if len(stated_costs) == len(costs) else None,
+            written={"parts": [part.report.written for part in parts]},
+        )
+
     def count(self, batch: Iterable[Event]) -> None:
         """Counts the content of these events, and stores the last finish reason, the service tier and
         the usage reports."""
         for event in batch:
             if type(event) is Delta:
                 self.has_begun = True
-                if event.finish is not None:
+                if event.finish:
                     self.finish = event.finish
                 if event.text:
                     self.count_text(event.text)
@@ -129,11 +173,16 @@ class Meter(msgspec.Struct):
         """Tells whether the length of the prompt is unknown: the backend has reported no complete
         usage, and the gateway has no count of the whole prompt. A prompt count that the backend
         reports before its answer suffices, unless the model searched the web: that count does not
-        include the pages that the search found."""
+        include the pages that the search found. If only the prompt's count is missing, a guess
+        suffices. If there was no output (the prompt was blocked), the backend may not even bill the
+        prompt, so its media are left out."""
         if self.prompt_is_counted or self.usage is not None:
             return False
-        usage = self._usage_by_first_count()
-        return usage is None or usage.web_searches > 0
+        usage = self._completed_report(self._estimated_output)
+        if usage is None or usage.web_searches > 0:
+            return True
+        is_reported = self.report.prompt_tokens is not None
+        return not (is_reported or self.prompt_is_guessed or usage.completion_tokens == 0)
 
     @property
     def reported(self) -> FreeObject | None:
@@ -152,10 +201,9 @@ class Meter(msgspec.Struct):
     def _image_tokens(self) -> int:
         return self._images * _TOKENS_PER_IMAGE
 
-    def charge(self, *, broke_off: bool = False) -> Usage:
+    def charge(self) -> Usage:
         """Returns the usage to charge: the backend's count if there is one, otherwise the gateway's
-        own count. The gateway's count also replaces zero output tokens if output was received. If
-        the answer broke off, a running total is an estimate, because the backend may bill more."""
+        own count. The gateway's count also replaces zero output tokens if output was received."""
         usage = self.usage
         if usage is None:
             return self._estimate()
@@ -167,7 +215,7 @@ class Meter(msgspec.Struct):
             if parts:
                 parts = (replace(parts[0], completion_tokens=counted), *parts[1:])
             return replace(usage, completion_tokens=counted, estimated=True, parts=parts)
-        if broke_off and self.report.is_running_total:
+        if self.broke_off and self.report.is_running_total:
             return replace(usage, estimated=True)
         return usage
 
@@ -187,11 +235,12 @@ class Meter(msgspec.Struct):
             return self._output_limit
         return min(self.output_tokens, self._output_limit)
 
-    def _estimate(self) -> Usage:
-        """Returns the usage by the gateway's own count. If the backend reported a prompt count
-        before its answer, that count is used for the prompt."""
-        report, output = self.report, self._estimated_output
-        estimate = self._usage_by_first_count() or Usage(
+    def _estimate(self, output_min: int = 0) -> Usage:
+        """Returns the usage by the gateway's own count, with at least `output_min` output tokens. If
+        the backend reported the count of the prompt or of the output, this count is used."""
+        report = self.report
+        output = max(self._estimated_output, min(output_min, self._output_limit))
+        estimate = self._completed_report(output) or Usage(
             prompt_tokens=self.prompt_tokens,
             completion_tokens=output,
             # The backend may have reported searches before tokens.
@@ -202,19 +251,24 @@ class Meter(msgspec.Struct):
         )
         return replace(estimate, estimated=True, parts=self._estimated_parts(estimate))
 
-    def _usage_by_first_count(self) -> Usage | None:
-        """Returns the backend's prompt count with the gateway's output count; None if the backend
-        did not report a prompt count before its answer."""
+    def _completed_report(self, output: int) -> Usage | None:
+        """Returns the reported usage if it lacks only one count, completed with the gateway's own. If
+        the backend has reported only the prompt's count, before its answer, `output` is the other
+        count. Returns None for any other report."""
         report = self.report
-        if not report.reports_prompt_before_output or report.completion_tokens is not None:
+        if report.prompt_tokens is None:
+            if report.completion_tokens is None or (
+                report.completion_tokens == 0 and self.output_tokens > 0
+            ):
+                return None
+            # The total does not include the prompt either.
+            report = replace(report, prompt_tokens=self.prompt_tokens, total_tokens=None)
+        elif report.reports_prompt_before_output and report.completion_tokens is None:
+            output_images = min(self._image_tokens, output)
+            report = replace(report, completion_tokens=output, output_image_tokens=output_images)
+        else:
             return None
-        output = self._estimated_output
-        counted = replace(
-            report,
-            completion_tokens=output,
-            output_image_tokens=min(self._image_tokens, output),
-        )
-        usage = read_usage(self.call, counted)
+        usage = read_usage(self.call, report)
         return usage if usage is not None and self._can_be_true(usage) else None
 
     def _estimated_parts(self, estimate: Usage) -> tuple[Usage, ...]:
@@ -257,6 +311,9 @@ class Meter(msgspec.Struct):
         for piece in delta.tool_calls:
             self.count_text((piece.name or "") + piece.arguments)
         self._images += len(delta.images)
+        query = None if delta.search_block is None else delta.search_block.query
+        if query is not None:
+            self.count_text(msgspec.json.encode(query).decode())
         if delta.function_call is not None:
             function_call = delta.function_call
             self.count_text((function_call.name or "") + function_call.arguments)

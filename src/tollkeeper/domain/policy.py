@@ -63,6 +63,8 @@ class PolicyVersion:
 
     id: str
     version: int
+    # The policy's name at the publication. Error messages and lists of policies in effect show it.
+    name: str
     rule: Rule
     published_at: int
 
@@ -97,6 +99,7 @@ class StoredCalibration:
 class Policy:
     id: str
     organization_id: OrganizationId
+    # The name in the draft, which takes effect with the next publication.
     name: str
     description: str
     state: PolicyState
@@ -117,7 +120,8 @@ class Policy:
 
     @property
     def has_unpublished_changes(self) -> bool:
-        return self.published is None or self.published.rule != self.draft
+        version = self.published
+        return version is None or (version.name, version.rule) != (self.name, self.draft)
 
 
 def check_rule(rule: Rule) -> None:
@@ -166,7 +170,7 @@ def published(policy: Policy, *, version_id: str, now: int) -> Policy:
     if not policy.has_unpublished_changes and policy.state is not PolicyState.PAUSED:
         raise StateConflict("The draft has no unpublished changes.")
     number = 1 if policy.published is None else policy.published.version + 1
-    version = PolicyVersion(id=version_id, version=number, rule=policy.draft, published_at=now)
+    version = PolicyVersion(version_id, number, policy.name, policy.draft, published_at=now)
     return replace(
         policy,
         state=PolicyState(policy.draft.mode),

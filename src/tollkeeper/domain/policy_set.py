@@ -4,7 +4,6 @@ The epoch is a number that changes with every change of the organization's publi
 verdict is a policy's result for the request or the answer of a call.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -58,12 +57,6 @@ class ActivePolicy:
             self.scope is Scope.PROJECTS and project_id in self.project_ids
         )
 
-    @property
-    def verdicts_max(self) -> int:
-        """Returns the number of verdicts of this policy that a call waits for: one if the policy
-        can deny requests, and one if it can deny answers."""
-        return sum(map(self.enforces, (Direction.REQUEST, Direction.RESPONSE)))
-
 
 def policies_judging(policies: Iterable[ActivePolicy], direction: Direction) -> list[ActivePolicy]:
     """Returns the policies that judge this direction. Calls no method of a policy, because a call
@@ -84,8 +77,6 @@ class PolicySet:
     epoch: int
     active: dict[str, ActivePolicy]
     paused: frozenset[str]
-    # The price of each verdict that a call waits for.
-    verdict_picousd: int = 0
     # The published versions of all policies, also of paused ones, by version id.
     versions: dict[str, PolicyVersion] = field(repr=False, compare=False, default_factory=dict)
     # The policies that are attached to the organization, and to each project.
@@ -95,22 +86,15 @@ class PolicySet:
     _of_projects: dict[ProjectId, list[_Positioned]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
-    # The number of verdicts that a call waits for, by the project to which the policies are
-    # attached. The key None is for policies that are attached to the whole organization.
-    _verdicts: Counter[ProjectId | None] = field(
-        init=False, repr=False, compare=False, default_factory=Counter
-    )
 
     def __post_init__(self) -> None:
         for positioned in enumerate(self.active.values()):
             policy = positioned[1]
             if policy.scope is Scope.ORGANIZATION:
                 self._of_organization.append(positioned)
-                self._verdicts[None] += policy.verdicts_max
             elif policy.scope is Scope.PROJECTS:
                 for project_id in policy.project_ids:
                     self._of_projects.setdefault(project_id, []).append(positioned)
-                    self._verdicts[project_id] += policy.verdicts_max
 
     @property
     def size(self) -> int:
@@ -132,20 +116,6 @@ class PolicySet:
         for position, policy_id in enumerate(named):
             by_id[policy_id] = self.find(policy_id, param=f"policy_ids[{position}]")
         return tuple(by_id.values())
-
-    def verdicts_max(self, project_id: ProjectId, named: Sequence[str]) -> int:
-        """Returns the maximum number of verdicts that a call can wait for. A policy id that
-        `applying` rejects adds no verdict."""
-        in_request = (
-            policy for name in set(named) if (policy := self.active.get(name)) is not None
-        )
-        return (
-            self._verdicts[None]
-            + self._verdicts[project_id]
-            + sum(
-                policy.verdicts_max for policy in in_request if not policy.is_attached(project_id)
-            )
-        )
 
     def find(self, policy_id: str, *, param: str) -> ActivePolicy:
         policy = self.active.get(policy_id)
@@ -169,7 +139,6 @@ class PublishedPolicy:
 
     organization_id: OrganizationId
     id: str
-    name: str
     is_paused: bool
     version: PolicyVersion
     # The calibration that an operator has activated.
@@ -181,7 +150,6 @@ def policy_set(
     policies: Sequence[PublishedPolicy],
     default_threshold: int,
     judge: JudgeFormat | None = None,
-    verdict_picousd: int = 0,
 ) -> PolicySet:
     """Builds the set of all published policies. A calibration for another judge than `judge`, or
     for another rule, is not used."""
@@ -193,7 +161,7 @@ def policy_set(
         else:
             active[policy.id] = _active_policy(policy, default_threshold, judge)
     versions = {policy.version.id: policy.version for policy in policies}
-    return PolicySet(epoch, active, frozenset(paused), verdict_picousd, versions)
+    return PolicySet(epoch, active, frozenset(paused), versions)
 
 
 def _active_policy(
@@ -204,7 +172,7 @@ def _active_policy(
     fits = stored is not None and stored.applies_to(rule.rule, judge)
     return ActivePolicy(
         id=policy.id,
-        name=policy.name,
+        name=version.name,
         version=version.version,
         version_id=version.id,
         rule=rule.rule,

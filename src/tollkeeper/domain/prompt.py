@@ -38,6 +38,8 @@ class Text(msgspec.Struct, frozen=True, gc=False):
     # estimates and policies include them as text. The field `extra` of other parts has the same
     # meaning.
     extra: FreeObject | None = None
+    # Empty if the part is not an element of an array in the request.
+    place: str = ""
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
@@ -45,6 +47,7 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
 
     text: str
     extra: FreeObject | None = None
+    place: str = ""
 
 
 class Reasoning(msgspec.Struct, frozen=True, gc=False):
@@ -54,6 +57,7 @@ class Reasoning(msgspec.Struct, frozen=True, gc=False):
     text: str = ""
     sealed: tuple[str, ...] = ()
     extra: FreeObject | None = None
+    place: str = ""
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
@@ -114,6 +118,11 @@ Media: TypeAlias = Image | Audio | Video | File
 Content: TypeAlias = Text | Refusal | Reasoning | Media
 
 
+# The types of blocks of the Messages protocol in which the provider calls its web search and returns
+# the results.
+SERVER_TOOL_USE, SEARCH_RESULTS = "server_tool_use", "web_search_tool_result"
+
+
 class ToolResult(msgspec.Struct, frozen=True, gc=False):
     """Contains a tool's result. `call_id` is the id of the tool call. The legacy form has the
     function's `name` instead."""
@@ -126,7 +135,21 @@ class ToolResult(msgspec.Struct, frozen=True, gc=False):
     extra: FreeObject | None = None
 
 
-Part: TypeAlias = Content | ToolCall | ToolResult
+class SearchBlock(msgspec.Struct, frozen=True, gc=False):
+    """Represents a web search in an earlier answer, or its results, as the model's provider wrote
+    them. Only the protocol of this answer (Messages) can transmit such a block."""
+
+    written: FreeObject
+    place: str = ""
+    extra: FreeObject | None = None
+
+    @property
+    def query(self) -> FreeObject | None:
+        """Returns what the model searches for; None if the block contains results."""
+        return self.written["input"] if self.written["type"] == SERVER_TOOL_USE else None
+
+
+Part: TypeAlias = Content | ToolCall | ToolResult | SearchBlock
 _ONLY_TEXT = frozenset({Text})
 _TYPES_WITH_MEDIA = frozenset({Image, Audio, Video, File, ToolResult})
 _parts_of_turn = attrgetter("parts")
@@ -436,6 +459,8 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     caching: CachingWish = _NO_CACHING_WISH
     identity: Identity = _ANONYMOUS
     options: tuple[Option, ...] = ()
+    # Whether the client can read the blocks of the provider's web searches (`SearchBlock`).
+    reads_search_blocks: bool = False
     # The original bytes of a chat request, by field. The chat wire sends these bytes instead of
     # encoding the typed fields; all other code reads the typed fields.
     written: Mapping[str, msgspec.Raw] | None = None

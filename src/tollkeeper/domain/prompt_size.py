@@ -12,6 +12,7 @@ import msgspec
 from tollkeeper.domain.catalog import DEFAULT_TOKEN_BOUNDS, Model, TokenBounds
 from tollkeeper.domain.estimate import measure_text
 from tollkeeper.domain.prompt import (
+    SERVER_TOOL_USE,
     Audio,
     File,
     FreeObject,
@@ -20,14 +21,15 @@ from tollkeeper.domain.prompt import (
     Part,
     Prompt,
     Reasoning,
+    SearchBlock,
     Tool,
     ToolCall,
     ToolResult,
     Video,
 )
 
-# The tokens that count for one image of a prompt when a client only asks for a token count:
-# Claude's maximum.
+# The tokens that count for one image if only an estimate is needed: Claude's maximum. Few images have
+# more tokens.
 _IMAGE_TOKENS_GUESS = 4800
 # The tokens that a chat template adds around a message.
 _TOKENS_PER_TURN = 8
@@ -72,6 +74,11 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
     # results only upper limits are known, not counts.
     is_text_only: bool = True
 
+    @property
+    def has_likely_tokens(self) -> bool:
+        """Tells whether `likely_tokens` includes everything: text and images."""
+        return not (self.files or self.audios or self.videos or self.web_searches)
+
     def sent_to(self, model: Model) -> "PromptSize":
         """Returns the size if the prompt is sent to this model. Some models search the web even if
         the request does not ask for a search."""
@@ -104,6 +111,20 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
                 return context
             total += count * (tokens or 0)
         return min(total, context)
+
+    def likely_tokens(
+        self, model: Model, counted: int | None = None, *, counts_media: bool = False
+    ) -> int:
+        """Returns the most likely number of the prompt's tokens, for the charge of a call whose backend
+        does not report it. `counted` is a tokenizer's count, if available, and `counts_media` tells
+        whether it includes media. Unlike `bound`, the estimate adds nothing for what an unknown chat
+        template may add, and nothing for files, audio, video and search results."""
+        total = self.text_tokens if counted is None else counted
+        if self.images and (counted is None or not counts_media):
+            total += self.images * min(
+                _IMAGE_TOKENS_GUESS, model.token_bounds.image or _IMAGE_TOKENS_GUESS
+            )
+        return min(total, model.context_length)
 
     def hold_bound(self, model: Model, counted: int | None = None) -> int:
         """Returns an upper limit of the prompt tokens that an answer is charged for. If the model
@@ -195,8 +216,21 @@ def _web_searches(prompt: Prompt) -> int:
     provider_tools = [tool.written for _, tool in prompt.provider_tools] if prompt.tools else []
     if prompt.web_search is None and not provider_tools:
         return 0
-    allowed = _tool_uses_allowed(prompt, provider_tools)
-    return min(max(WEB_SEARCHES_MAX, allowed), _WEB_SEARCHES_ALLOWED_MAX)
+    allowed = max(WEB_SEARCHES_MAX, _tool_uses_allowed(prompt, provider_tools))
+    return min(allowed + _searches_to_continue(prompt), _WEB_SEARCHES_ALLOWED_MAX)
+
+
+def _searches_to_continue(prompt: Prompt) -> int:
+    """Returns the searches without results in earlier answers. The provider makes them when the client
+    continues the answer."""
+    blocks = [
+        part.written
+        for turn in prompt.turns
+        for part in turn.parts
+        if isinstance(part, SearchBlock)
+    ]
+    answered = {block.get("tool_use_id") for block in blocks}
+    return sum(block["type"] == SERVER_TOOL_USE and block["id"] not in answered for block in blocks)
 
 
 def _tool_uses_allowed(prompt: Prompt, provider_tools: list[FreeObject]) -> int:
@@ -239,7 +273,9 @@ def _part_texts(part: Part) -> Iterator[str]:
         for inner in part.content:
             yield from _part_texts(inner)
         return
-    if isinstance(part, Reasoning):
+    if isinstance(part, SearchBlock):
+        yield _encode(part.written).decode()
+    elif isinstance(part, Reasoning):
         yield part.text
         yield from part.sealed
     elif not isinstance(part, Media):

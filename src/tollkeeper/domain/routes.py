@@ -31,10 +31,7 @@ class PricesInForce:
     """Contains the prices of a model between two price changes, and computes maximum costs with
     them."""
 
-    __slots__ = (
-        *("_model", "_prices_differ", "_pricing", "by_backend", "plain_cost_max"),
-        *("since", "until"),
-    )
+    __slots__ = ("_model", "_prices_differ", "_pricing", "by_backend", "since", "until")
 
     def __init__(self, model: Model, now: int) -> None:
         models = (model, *(route.model for route in model.routes))
@@ -48,9 +45,6 @@ class PricesInForce:
         self._pricing = model.pricing_at(now)
         # Whether the prices of a call depend on its backend, its prompt or its answer.
         self._prices_differ = bool(model.routes or self._pricing.variants or model.writes_images)
-        # `cost_max` of every call for one completion whose prompt is one text, if the bounds of the
-        # call are within the model's limits.
-        self.plain_cost_max = self.cost_max(Bounds(0, 1, 1))
 
     def dearest(self, bounds: Bounds) -> Pricing:
         """Returns the prices of the most expensive backend for a call within the bounds."""
@@ -67,6 +61,18 @@ class PricesInForce:
             prices = dearest_prices(pricing, bounds)
         return pricing, hold_at(prices, bounds)
 
+    def overage_max(self, bounds: Bounds, hold: int) -> int:
+        """Returns the highest cost beyond its hold that there is a reason to expect of a call within
+        the bounds. It is 0 if the backend respects the limits that it receives, because the hold is
+        then the highest cost."""
+        declared = self._model.token_bounds
+        if declared.unbounded:
+            return self.cost_max(bounds) - hold
+        if not bounds.web_searches or declared.limits_searches:
+            return 0
+        # Nobody limits the number of searches. The output limit still applies.
+        return self._cost(self._with_all_searches(bounds)) - hold
+
     def cost_max(self, bounds: Bounds) -> int:
         """Returns the highest possible cost of a call by the model's declared limits: a full
         context for each prompt, the longest output, and more searches than any known answer made.
@@ -75,14 +81,28 @@ class PricesInForce:
         output_each = max(bounds.output_tokens_each, model.max_output_length)
         prompt = max(bounds.prompt_tokens, bounds.prompts * model.context_length)
         limits = replace(
-            bounds,
+            self._with_all_searches(bounds),
             prompt_tokens=prompt,
             input_audio_tokens=prompt if bounds.input_audio_tokens else 0,
             output_tokens_each=output_each,
             output_audio_tokens_each=output_each if bounds.output_audio_tokens_each else 0,
-            web_searches=max(bounds.web_searches, bounds.prompts * WEB_SEARCHES_SEEN_MAX),
         )
-        return hold_picousd(self.dearest(limits), limits)
+        return self._cost(limits)
+
+    def _cost(self, bounds: Bounds) -> int:
+        return hold_picousd(self.dearest(bounds), bounds)
+
+    def _with_all_searches(self, bounds: Bounds) -> Bounds:
+        """Returns the bounds of a call that makes more searches than any known answer, whose results
+        may fill the context of each prompt."""
+        searches = max(bounds.web_searches, bounds.prompts * WEB_SEARCHES_SEEN_MAX)
+        context = bounds.prompts * self._model.context_length
+        tokens_each = self._model.token_bounds.web_search
+        results = context
+        if tokens_each is not None:
+            results = (searches - bounds.web_searches) * tokens_each
+        prompt = max(bounds.prompt_tokens, min(bounds.prompt_tokens + results, context))
+        return replace(bounds, prompt_tokens=prompt, web_searches=searches)
 
 
 def shown_prices(model: Model, now: int) -> dict[str, str]:

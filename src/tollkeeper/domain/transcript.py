@@ -7,12 +7,14 @@ content of a request. Only a few of its fields are omitted here; `tests/api/test
 them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from itertools import groupby
+from typing import TypeAlias
 
 import msgspec
 
+from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.inference import Delta
 from tollkeeper.domain.json_escapes import with_decoded_escapes
 from tollkeeper.domain.logprob_text import LogprobText
@@ -30,6 +32,8 @@ from tollkeeper.domain.prompt import (
     Prompt,
     Reasoning,
     Refusal,
+    Role,
+    SearchBlock,
     Text,
     ToolCall,
     ToolChoice,
@@ -38,6 +42,9 @@ from tollkeeper.domain.prompt import (
     Video,
     WebSearch,
 )
+
+# The field of a search result with the encrypted content of the page.
+_ENCRYPTED = "encrypted_content"
 
 
 class Transcript(msgspec.Struct, frozen=True, gc=False):
@@ -48,14 +55,14 @@ class Transcript(msgspec.Struct, frozen=True, gc=False):
     unread: tuple[UnreadPart, ...] = ()
 
 
-def transcript(prompt: Prompt) -> Transcript:
-    """Writes everything in the prompt that the model reads. Each turn has its role as a title, and
-    the turns retain their order. Tools and options come first: they are usually the same in all
-    calls of an application, so the judged texts have a common beginning, which the judge's server
-    can cache."""
+def transcript(prompt: Prompt, model: Model) -> Transcript:
+    """Writes everything in the prompt that the model reads, as the model's backends receive it. Each
+    turn has its role as a title, and the turns retain their order. Tools and options come first:
+    they are usually the same in all calls of an application, so the judged texts have a common
+    beginning, which the judge's server can cache."""
     unread: list[UnreadPart] = []
     sections = [section(title, "\n".join(texts)) for title, texts in _fields(prompt) if texts]
-    sections += [section(turn.role, "\n".join(_turn_texts(turn, unread))) for turn in prompt.turns]
+    sections += _turn_sections(prompt.turns, model, unread)
     return Transcript("\n\n".join(sections), tuple(unread))
 
 
@@ -169,6 +176,9 @@ class AnswerText:
         if function_call is not None:
             self._put((choice, _Kind.FUNCTION_CALL, 0, False), function_call.name)
             self._put((choice, _Kind.FUNCTION_CALL, 0, True), function_call.arguments)
+        if delta.search_block is not None:
+            for text in _search_block_texts(delta.search_block, []):
+                self._put((choice, _Kind.ANNOTATION, 0, False), f"{text}\n")
         for citation in delta.annotations:
             self._put((choice, _Kind.ANNOTATION, 0, False), f"{citation.title} {citation.url}\n")
 
@@ -199,24 +209,93 @@ class AnswerText:
             self._length += len(text)
 
 
-def _turn_texts(turn: Turn, unread: list[UnreadPart]) -> Iterator[str]:
-    if turn.name:
-        yield turn.name
-    yield from _object_texts(turn.extra)
-    yield from filter(None, _content_texts(turn.parts, turn.place, unread))
+def _turn_sections(turns: Sequence[Turn], model: Model, unread: list[UnreadPart]) -> Iterator[str]:
+    joins = {served.joins_turns for served in model.by_backend}
+    for group in _joined_turns(turns) if True in joins else ([turn] for turn in turns):
+        if False not in joins:
+            yield section(group[0].role, "\n".join(_turn_texts(group, unread)))
+            continue
+        yield from (section(turn.role, "\n".join(_turn_texts([turn], unread))) for turn in group)
+        if len(group) > 1:
+            # It isn't known yet which backend will answer: one that joins these turns or one that
+            # doesn't. The judge reads both forms, because joining can also hide a word: "the" and
+            # "rapist" become "therapist".
+            texts = map(_joined_text, _adjacent(_placed(group)))
+            yield section(group[0].role, "\n".join(filter(None, texts)))
 
 
-def _content_texts(parts: tuple[Part, ...], place: str, unread: list[UnreadPart]) -> Iterator[str]:
+def _joined_turns(turns: Iterable[Turn]) -> list[list[Turn]]:
+    """Groups the turns whose texts become adjacent in one message (`backends/conversation.py`). A turn
+    that is empty or contains only reasoning is a group of its own and separates no other turns,
+    because it may have no block in the request. Tool results separate texts."""
+    groups: list[list[Turn]] = []
+    last: list[Turn] = []
+    for turn in turns:
+        if not any(map(_is_sent, turn.parts)):
+            groups.append([turn])
+        elif last and _message_role(turn) == _message_role(last[0]) is not Role.TOOL:
+            last.append(turn)
+        else:
+            last = [turn]
+            groups.append(last)
+    return groups
+
+
+def _is_sent(part: Part) -> bool:
+    """Returns False if the part may have no block in a request to a backend."""
+    match part:
+        case Text() | Refusal():
+            return bool(part.text)
+        case Reasoning():
+            return False
+    return True
+
+
+def _message_role(turn: Turn) -> Role:
+    match turn.role:
+        case Role.DEVELOPER:
+            return Role.SYSTEM
+        case Role.FUNCTION:
+            return Role.TOOL
+    return turn.role
+
+
+# A part, and the position of its turn in the client's request.
+_Placed: TypeAlias = tuple[Part, str]
+
+
+def _placed(turns: Iterable[Turn]) -> list[_Placed]:
+    return [(part, turn.place) for turn in turns for part in turn.parts]
+
+
+def _turn_texts(turns: Sequence[Turn], unread: list[UnreadPart]) -> Iterator[str]:
+    """Yields every text of turns that a backend receives as one message."""
+    for turn in turns:
+        if turn.name:
+            yield turn.name
+        yield from _object_texts(turn.extra)
+    yield from filter(None, _content_texts(_placed(turns), unread))
+
+
+def _content_texts(placed: Iterable[_Placed], unread: list[UnreadPart]) -> Iterator[str]:
     """Yields every text of a message or a tool result. Adjacent texts are joined without a
-    separator, because some backends receive them so: a word may be spread over several parts. Texts
-    around reasoning or tool calls are adjacent too, because some backends receive reasoning and
-    tool calls apart from the texts."""
-    for _, group in groupby(parts, lambda part: isinstance(part, Media | ToolResult)):
-        adjacent = tuple(group)
-        yield "".join(part.text for part in adjacent if isinstance(part, Reasoning))
-        yield "".join(part.text for part in adjacent if isinstance(part, Text | Refusal))
-        for part in adjacent:
+    separator, because some backends receive them so: a word may be spread over several parts."""
+    for adjacent in _adjacent(placed):
+        yield "".join(part.text for part, _ in adjacent if isinstance(part, Reasoning))
+        yield _joined_text(adjacent)
+        for part, place in adjacent:
             yield from _part_texts(part, place, unread)
+
+
+def _adjacent(placed: Iterable[_Placed]) -> Iterator[tuple[_Placed, ...]]:
+    """Yields the parts between media and tool results. Texts around reasoning or tool calls are
+    adjacent too, because some backends receive reasoning and tool calls apart from the texts."""
+    for _, group in groupby(placed, lambda one: isinstance(one[0], Media | ToolResult)):
+        yield tuple(group)
+
+
+def _joined_text(placed: Iterable[_Placed]) -> str:
+    return "".join(part.text for part, _ in placed if isinstance(part, Text | Refusal))
 
 
 def _part_texts(part: Part, place: str, unread: list[UnreadPart]) -> Iterator[str]:
@@ -230,14 +309,28 @@ def _part_texts(part: Part, place: str, unread: list[UnreadPart]) -> Iterator[st
         case ToolResult():
             yield part.call_id or ""
             yield part.name or ""
-            yield from _content_texts(part.content, place, unread)
+            yield from _content_texts([(inner, place) for inner in part.content], unread)
             return
         case Reasoning():
             if part.sealed:
                 unread.append(UnreadPart(UnreadKind.SEALED_REASONING, place))
+        case SearchBlock():
+            yield from _search_block_texts(part, unread)
         case Image() | Video() | Audio() | File():
             yield from _media_texts(part, unread)
     yield from _object_texts(part.extra)
+
+
+def _search_block_texts(block: SearchBlock, unread: list[UnreadPart]) -> Iterator[str]:
+    """Yields every text of the block. Pages that were found are encrypted by the provider, like a file
+    that isn't text. A text that only claims to be encrypted is yielded."""
+    encrypted: list[str] = []
+    yield from _object_texts(block.written, encrypted)
+    contents = [read_media(value) for value in encrypted]
+    for content in contents:
+        yield from content.texts
+    if contents:
+        unread.append(UnreadPart(UnreadKind.SEARCH_RESULT, block.place))
 
 
 def _media_texts(media: Media, unread: list[UnreadPart]) -> Iterator[str]:
@@ -263,9 +356,10 @@ def _media_texts(media: Media, unread: list[UnreadPart]) -> Iterator[str]:
             yield media.filename or ""
 
 
-def _object_texts(value: FreeObject | None) -> Iterator[str]:
+def _object_texts(value: FreeObject | None, encrypted: list[str] | None = None) -> Iterator[str]:
     """Yields every key and value inside an object that the client wrote, at any depth and in order.
-    Each value is one line, after its key."""
+    Each value is one line, after its key. Texts under the key `_ENCRYPTED` are added to `encrypted`
+    instead, if it is given."""
     # Uses a stack of (key, value) instead of recursion, because the nesting may be deep. A value in
     # a list has an empty key.
     stack: list[tuple[str, object]] = list(reversed((value or {}).items()))
@@ -279,6 +373,8 @@ def _object_texts(value: FreeObject | None) -> Iterator[str]:
             if key:
                 yield key
             stack += [("", inner) for inner in reversed(current)]
+        elif encrypted is not None and key == _ENCRYPTED and isinstance(current, str):
+            encrypted.append(current)
         else:
             text = current if isinstance(current, str) else _json(current)
             yield f"{key}: {text}" if key else text

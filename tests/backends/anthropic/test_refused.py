@@ -46,7 +46,7 @@ def _part(**part: Any) -> dict[str, Any]:
         (_part(type="video_url", video_url={"url": "https://a.example/b"}), _IN_CONTENT),
         (_part(type="file", file={"file_id": "file-1"}), _IN_CONTENT),
         (_part(type="file", file={"file_data": "data:text/csv;base64,AA=="}), _IN_CONTENT),
-        (_part(type="text", text="Hi", custom=1), "messages[0].content.custom"),
+        (_part(type="text", text="Hi", custom=1), "messages[0].content[0].custom"),
         ({"tools": [_function(custom=1)]}, "tools[0].custom"),
     ],
 )
@@ -92,7 +92,7 @@ def test_marks_are_refused_where_caching_is_off() -> None:
             model=behaving(caching=PromptCaching.OFF),
             **_part(type="text", text="Hi", cache_control=_MARK),
         )
-    assert refused.value.param == "messages[0].content.cache_control"
+    assert refused.value.param == "messages[0].content[0].cache_control"
 
 
 def test_vertex_names_model_and_version_elsewhere() -> None:

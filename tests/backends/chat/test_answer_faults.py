@@ -11,6 +11,7 @@ from tests.support.tables import each
 from tests.support.upstream import (
     DONE,
     USAGE,
+    Peer,
     Upstream,
     Verb,
     answer,
@@ -127,6 +128,44 @@ async def test_a_character_that_is_split_between_records(case: str) -> None:
     outcome = await fault(cut(GOOD + records, len(GOOD)), streamed=True)
     outcome.check_complete()
     assert outcome.text() == "a" + text
+
+
+FINISHED = sse(chunk(finish="stop"))
+FINAL_USAGE = sse(usage_chunk())
+RUNNING_TOTAL = sse({**chunk("a"), "usage": USAGE})
+
+
+@each(
+    ("records", "complete"),
+    [
+        (GOOD + FINISHED + FINAL_USAGE, True),
+        (GOOD + sse({**chunk(finish="stop"), "usage": USAGE}), True),
+        (RUNNING_TOTAL + sse({**chunk(finish="stop"), "usage": USAGE}), True),
+        (GOOD + FINISHED, False),
+        (GOOD + FINAL_USAGE, False),
+        (RUNNING_TOTAL + FINISHED, False),
+        (GOOD + FINISHED + FINAL_USAGE[:-1], False),
+        (GOOD + FINISHED + sse(usage_chunk("odd")), False),
+    ],
+)
+async def test_a_stream_that_ends_without_done(records: bytes, complete: bool) -> None:
+    """A finish reason and the final usage show that nothing is missing."""
+    outcome = await fault(cut(records), streamed=True)
+    if not complete:
+        check_failure(outcome, BackendFailed, charged=True, text="a")
+        return
+    outcome.check_complete()
+    assert outcome.text() == "a"
+    assert usage_in(outcome.reports[-1]) == Usage(7, 3)
+
+
+async def test_a_connection_that_breaks_before_done() -> None:
+    async def verb(peer: Peer) -> None:
+        await peer.send_head()
+        await peer.send_chunk(GOOD + FINISHED + FINAL_USAGE)
+        peer.close()
+
+    check_failure(await fault(verb, streamed=True), BackendFailed, charged=True, text="a")
 
 
 @each(("code", "error"), [(400, ProviderRejected), (429, RateLimited), (500, BackendFailed)])
@@ -246,8 +285,8 @@ def incomplete(*choices: dict[str, Any]) -> Verb:
     return answer({**completion(), "choices": list(choices)})
 
 
-def choice(index: int, finish: str | None = "stop") -> dict[str, Any]:
-    return {"index": index, "message": {"content": f"text {index}"}, "finish_reason": finish}
+def choice(index: int) -> dict[str, Any]:
+    return {"index": index, "message": {"content": f"text {index}"}, "finish_reason": "stop"}
 
 
 @each(
@@ -256,7 +295,6 @@ def choice(index: int, finish: str | None = "stop") -> dict[str, Any]:
         incomplete(choice(0)),
         incomplete(choice(0), choice(0)),
         incomplete(choice(0), choice(2)),
-        incomplete(choice(0), choice(1, None)),
     ],
 )
 async def test_a_missing_choice_is_never_silent(verb: Verb) -> None:

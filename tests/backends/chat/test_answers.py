@@ -21,6 +21,7 @@ from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import (
     Delta,
     Event,
+    Finish,
     FunctionCallPiece,
     Opened,
     ToolCallPiece,
@@ -106,6 +107,23 @@ def test_logprobs_are_kept_as_they_were_written() -> None:
     assert msgspec.json.decode(delta.logprobs) == record["choices"][0]["logprobs"]
 
 
+@each(("asked", "listed"), [(None, 0), (0, 0), (1, 1), (2, 2), (5, 2)])
+def test_only_the_asked_alternatives_are_told(asked: int | None, listed: int) -> None:
+    """llama.cpp lists 20 alternatives if the request does not say how many."""
+    top = [{"token": "a", "logprob": -0.1}, {"token": "b", "logprob": -2.5}]
+    logprobs = {"content": [{"token": "a", "logprob": -0.1, "top_logprobs": top}]}
+    fields = {"logprobs": True} if asked is None else {"logprobs": True, "top_logprobs": asked}
+    call = make_call(streamed=True, **fields)
+    record, body = chunk("a"), completion("a")
+    record["choices"][0]["logprobs"] = body["choices"][0]["logprobs"] = logprobs
+    whole = ChatWire().read_whole(call, json.dumps(body).encode(), secrets=())
+    for events in (ChatStreamReader(call).read([json.dumps(record).encode()]), whole.events):
+        delta = next(event for event in events if isinstance(event, Delta))
+        assert delta.logprobs is not None
+        [token] = msgspec.json.decode(delta.logprobs)["content"]
+        assert (token["logprob"], token["top_logprobs"]) == (-0.1, top[:listed])
+
+
 def test_opened_carries_what_the_first_chunk_says() -> None:
     record = chunk("a", system_fingerprint="fp", service_tier="flex")
     assert read(record)[0] == Opened("fp", "flex")
@@ -157,11 +175,32 @@ def test_an_empty_finish_reason_is_a_missing_one() -> None:
     ]
 
 
-def test_a_whole_answer_with_an_empty_finish_reason_is_complete() -> None:
-    body = completion()
-    body["choices"][0]["finish_reason"] = ""
-    whole = ChatWire().read_whole(make_call(), json.dumps(body).encode(), secrets=())
+@each("reason", [None, ""])
+def test_a_whole_answer_without_a_finish_reason_is_complete(reason: str | None) -> None:
+    body = completion(choices=2)
+    for choice in body["choices"]:
+        choice["finish_reason"] = reason
+    encoded = json.dumps(body).encode()
+    whole = ChatWire().read_whole(make_call(choices=2), encoded, secrets=())
     assert whole.shortfall is None
+    unstated = [Delta(index, "Hello", finish=Finish.UNSTATED) for index in range(2)]
+    assert whole.events[1:3] == unstated
+    fewer = ChatWire().read_whole(make_call(choices=3), encoded, secrets=())
+    assert fewer.shortfall is not None
+
+
+def test_a_filtered_choice_needs_no_message() -> None:
+    """Azure removes the message of a filtered choice, beside choices that it does not filter."""
+    filtered = {"index": 1, "finish_reason": "content_filter", "content_filter_results": {}}
+    body = completion("a")
+    body["choices"].append(filtered)
+    whole = ChatWire().read_whole(make_call(choices=2), json.dumps(body).encode(), secrets=())
+    deltas = [event for event in whole.events if isinstance(event, Delta)]
+    assert deltas == [Delta(0, "a", finish="stop"), Delta(1, finish="content_filter")]
+    assert whole.shortfall is None
+    filtered["finish_reason"] = "stop"
+    with pytest.raises(MalformedAnswer):
+        ChatWire().read_whole(make_call(choices=2), json.dumps(body).encode(), secrets=())
 
 
 def _call(index: int, id_: str | None, name: str | None, arguments: str) -> dict[str, Any]:

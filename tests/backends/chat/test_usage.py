@@ -19,6 +19,20 @@ def usage_of(report: object) -> Usage | None:
     return normalised(found.usage)
 
 
+def test_a_cache_that_reports_leave_open() -> None:
+    """Grok at Azure counts cached tokens in addition to the prompt, also if they are fewer."""
+    usage = {"prompt_tokens": 150, "completion_tokens": 4}
+    for cached in (128, 1280):
+        report = {**usage, "prompt_tokens_details": {"cached_tokens": cached}}
+        found = read_chat_usage(report, cache_adds_to_prompt=True).usage
+        assert found is not None
+        assert normalised(found) == replace(
+            Usage(150 + cached, 4, cached_tokens=cached),
+            prompt_details=report["prompt_tokens_details"],
+        )
+    assert read_chat_usage(usage, cache_adds_to_prompt=True) == read_chat_usage(usage)
+
+
 def counts(report: dict[str, Any]) -> tuple[int, int, int, int, int]:
     usage = usage_of(report)
     assert usage is not None

@@ -360,7 +360,7 @@ def test_how_each_family_is_asked_to_reason(
             _IN_CONTENT,
         ),
         (CLAUDE, _part(type="file", file={"file_id": "file-1"}), _IN_CONTENT),
-        (CLAUDE, _part(type="text", text="Hi", custom=1), "messages[0].content.custom"),
+        (CLAUDE, _part(type="text", text="Hi", custom=1), "messages[0].content[0].custom"),
         (GPT, {"reasoning_effort": "none"}, "reasoning_effort"),
         (GPT, {"thinking": True}, "thinking"),
     ],

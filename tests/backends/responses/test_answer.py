@@ -154,6 +154,35 @@ def test_nothing_is_told_twice(pieces: int) -> None:
     assert begun == [ToolCallPiece(0, "c1", "f"), ToolCallPiece(1, "c2", "g")]
 
 
+@each(
+    ("indexes", "texts"),
+    [
+        ([1], ["one two"]),
+        ([1], ["", "one two"]),
+        ([1, 2], ["one ", "two"]),
+        # The second text was not in the stream.
+        ([2], ["one ", "two"]),
+        ([0, 2], ["one ", "", "two"]),
+    ],
+)
+def test_texts_of_a_stream_may_be_numbered_otherwise(indexes: list[int], texts: list[str]) -> None:
+    """The texts of Bedrock's streams have the index 1, although they come first in their item."""
+    streamed = [text for text in texts if text]
+    item = {**message_item(""), "content": [{"type": "output_text", "text": t} for t in texts]}
+    events = read(
+        *(
+            typed(
+                f"response.output_text.{end}", output_index=0, content_index=index, **{field: text}
+            )
+            for index, text in zip(indexes, streamed, strict=False)
+            for end, field in (("delta", "delta"), ("done", "text"))
+        ),
+        typed("response.output_item.done", output_index=0, item=item),
+        typed("response.completed", response=response(item)),
+    )
+    assert _joined(events)[1] == "one two"
+
+
 def test_a_server_that_tells_of_ends_only() -> None:
     items = [reasoning_item("Hm."), message_item("Hello"), call_item("c", "f", "{}")]
     records = [record for record in response_records(*items) if b".done\n" in record]

@@ -99,8 +99,8 @@ async def test_several_choices_are_several_calls() -> None:
         outcome = await make(fanned, make_call(streamed=True, choices=3))
         outcome.check_complete(choices=3)
         assert [outcome.text(choice) for choice in range(3)] == ["Hello"] * 3
-        assert outcome.usage is not None
-        assert (outcome.usage.prompt_tokens, outcome.usage.completion_tokens) == (21, 9)
+        charge = outcome.meter.charge()
+        assert (charge.prompt_tokens, charge.completion_tokens) == (21, 9)
         assert len(upstream.requests) == 3
         assert not any("n" in request.json for request in upstream.requests)
 

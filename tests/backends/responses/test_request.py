@@ -340,7 +340,7 @@ REFUSED: list[tuple[dict[str, Any], str, type[TollkeeperError]]] = [
     *(
         (
             {"messages": [USER, {"role": role, "content": [{**MARKED, "tone": "dry"}]}]},
-            "messages[1].content.tone",
+            "messages[1].content[0].tone",
             OptionUnsupported,
         )
         for role in ("user", "system", "assistant")
@@ -357,7 +357,7 @@ REFUSED: list[tuple[dict[str, Any], str, type[TollkeeperError]]] = [
                 {"role": "tool", "tool_call_id": "c", "content": [{**MARKED, "tone": "dry"}]},
             ]
         },
-        "messages[1].content.tone",
+        "messages[1].content[0].tone",
         OptionUnsupported,
     ),
     ({"tools": [{**TOOLS[0], "tone": "dry"}]}, "tools[0].tone", OptionUnsupported),

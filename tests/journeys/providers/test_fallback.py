@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,9 @@ async def two(shared: TwoBackends) -> TwoBackends:
     return TwoBackends(await shared.scripted.with_tenant(), shared.near, shared.far)
 
 
+_NO_CREDIT = "Your credit balance is too low to access the Anthropic API."
+
+
 def _hold(prompt: int, output: int, prices: dict[str, int]) -> int:
     return (prompt * prices["prompt"] + output * prices["completion"]) * _PICO
 
@@ -109,7 +113,7 @@ async def test_the_first_answers_by_its_own_price(two: TwoBackends, streamed: bo
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("verb", [refuse(503), refuse(429), refuse(500), refuse(401)])
+@pytest.mark.parametrize("verb", [*map(refuse, (503, 429, 500, 401)), refuse(400, _NO_CREDIT)])
 async def test_another_one_answers_and_is_paid(
     two: TwoBackends, verb: Verb, streamed: bool
 ) -> None:
@@ -138,8 +142,8 @@ async def test_what_may_have_been_charged_is_not_tried_elsewhere(
     if streamed:
         # The cost is computed with the prices of the backend that answered.
         assert entry.status == "settled"
-        tokens = (entry.cost // _PICO - entry.prompt_tokens_max) // 2
-        assert entry.cost == _hold(entry.prompt_tokens_max, tokens, {"prompt": 1, "completion": 2})
+        tokens = (entry.cost // _PICO - entry.prompt_tokens) // 2
+        assert entry.cost == _hold(entry.prompt_tokens, tokens, {"prompt": 1, "completion": 2})
     else:
         assert (entry.status, entry.cost) == ("unsettled", 0)
 
@@ -188,7 +192,7 @@ async def test_several_completions_in_one_call_have_one_prompt(two: TwoBackends)
     answered = await two.scripted.chat(n=3)
     entry = await two.scripted.entry_of(answered)
     assert (entry.status, entry.estimated) == ("settled", True)
-    one_prompt = entry.prompt_tokens_max // 3
+    one_prompt = replace(entry, prompt_tokens_max=entry.prompt_tokens_max // 3).prompt_tokens
     output = answered.json()["usage"]["completion_tokens"]
     assert entry.cost == _hold(one_prompt, output, {"prompt": 1, "completion": 2})
 

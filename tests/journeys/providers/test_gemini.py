@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.journeys.providers.native_providers import INPUT, PRICES, PROVIDERS, SEARCH
+from tests.journeys.providers.native_providers import INPUT, OUTPUT, PRICES, PROVIDERS, SEARCH
 from tests.journeys.providers.programs import BOTH, client_of, provider_gateway
+from tests.support.gateway import assert_error
 from tests.support.scripted_gateway import MODEL, ScriptedGateway
-from tests.support.upstream import stream
-from tests.support.upstream_gemini import blocked, generate, record, text_part
+from tests.support.upstream import answer, refuse, stream
+from tests.support.upstream_gemini import blocked, generate, piece, record, text_part, whole
 
 _GEMINI = PROVIDERS["gemini"]
 # Calls whose prompts have more tokens than this are charged with _LONG_PRICES.
@@ -51,6 +52,28 @@ async def test_the_caller_reads_how_much_was_reasoning(scripted: ScriptedGateway
     ]
     config = {"thinkingLevel": "LOW", "includeThoughts": True}
     assert body["generationConfig"]["thinkingConfig"] == config
+
+
+@BOTH
+async def test_the_largest_seed_of_several_completions(
+    scripted: ScriptedGateway, streamed: bool
+) -> None:
+    """Gemini refuses seeds beyond 32 bits, so no part may have a larger seed than the client's."""
+    scripted.upstream.play(_GEMINI.counting(*3 * [_GEMINI.answer()]))
+    before = len(scripted.upstream.requests)
+    found = await scripted.chat(stream=streamed, n=3, seed=2**31 - 1)
+    assert found.status_code == 200, found.text
+    sent = scripted.upstream.requests[before:]
+    seeds = [one.json["generationConfig"]["seed"] for one in sent if not _GEMINI.is_count(one.path)]
+    assert sorted(seeds) == [2**31 - 3, 2**31 - 2, 2**31 - 1]
+
+
+async def test_a_seed_that_no_part_can_have_costs_nothing(scripted: ScriptedGateway) -> None:
+    before = len(scripted.upstream.requests)
+    found = await scripted.chat(n=3, seed=2**31)
+    assert_error(found, 400, "invalid_request", param="seed")
+    assert all(_GEMINI.is_count(one.path) for one in scripted.upstream.requests[before:])
+    assert (await scripted.balance())["settled"] == 0
 
 
 @BOTH
@@ -94,3 +117,53 @@ async def test_a_blocked_prompt_is_read_and_charged(scripted: ScriptedGateway) -
     paths = [request.path for request in scripted.upstream.requests[since:]]
     assert len([path for path in paths if not _GEMINI.is_count(path)]) == 1
     assert (await scripted.balance())["settled"] == 12 * INPUT
+
+
+@BOTH
+@pytest.mark.parametrize("usage", [{"trafficType": "ON_DEMAND"}, None])
+async def test_a_blocked_prompt_without_counts_costs_at_most_the_prompt(
+    scripted: ScriptedGateway, usage: dict[str, Any] | None, streamed: bool
+) -> None:
+    """The model reasons, but nothing was generated. Model Armor at Vertex AI reports no counts."""
+    body = {"promptFeedback": {"blockReason": "MODEL_ARMOR"}, "usageMetadata": usage}
+    verb = stream([record(body)]) if streamed else answer(body)
+    scripted.upstream.play(_GEMINI.counting(verb))
+    entry = await scripted.entry_of(await scripted.chat(stream=streamed))
+    assert (entry.status, entry.cost) == ("settled", _GEMINI.input_tokens * INPUT)
+    assert entry.estimated
+
+
+@BOTH
+@pytest.mark.parametrize("counted", [True, False])
+async def test_a_report_without_the_prompt_is_completed(
+    scripted: ScriptedGateway, counted: bool, streamed: bool
+) -> None:
+    """The Gemini API reports only the output if the prompt has an image at an ordinary URL. The prompt is
+    charged by `countTokens` or, without it, by an estimate of the text and the image."""
+    told = {"candidatesTokenCount": 18, "thoughtsTokenCount": 58, "totalTokenCount": 76}
+    verb = generate(text_part("A potato."), usage=told)
+    if streamed:
+        running = {"candidatesTokenCount": 4, "thoughtsTokenCount": 58, "totalTokenCount": 62}
+        end = record(whole(text_part("potato."), usage=told))
+        verb = stream([piece(text_part("A "), usage=running), end])
+    if counted:
+        scripted.upstream.play(_GEMINI.counting(verb))
+    else:
+        scripted.upstream.play(refuse(500), verb)
+    image = {"type": "image_url", "image_url": {"url": "https://pictures.example/potato.png"}}
+    text = {"type": "text", "text": "What is it?"}
+    messages = [{"role": "user", "content": [text, image]}]
+    entry = await scripted.entry_of(await scripted.chat(messages=messages, stream=streamed))
+    assert (entry.status, entry.estimated) == ("settled", True)
+    prompt = _GEMINI.input_tokens if counted else entry.prompt_tokens
+    assert entry.cost == prompt * INPUT + 76 * OUTPUT
+
+
+async def test_a_text_that_nobody_has_counted_is_no_blocked_prompt(
+    scripted: ScriptedGateway,
+) -> None:
+    """The model may have reasoned, so the whole output of the hold is charged."""
+    verb = generate(text_part("Hello"), usage={"trafficType": "ON_DEMAND"})
+    scripted.upstream.play(_GEMINI.counting(verb))
+    entry = await scripted.entry_of(await scripted.chat())
+    assert entry.cost == _GEMINI.input_tokens * INPUT + entry.output_tokens_max * OUTPUT

@@ -14,7 +14,14 @@ from typing import Any
 
 import pytest
 
-from tests.journeys.providers.native_providers import INPUT, OUTPUT, PROVIDERS, WRITE_1H, Provider
+from tests.journeys.providers.native_providers import (
+    INPUT,
+    OUTPUT,
+    PROVIDERS,
+    SEARCH,
+    WRITE_1H,
+    Provider,
+)
 from tests.journeys.providers.programs import BOTH, WEATHER, provider_gateway
 from tests.support import upstream_messages as messages
 from tests.support.messages_answers import answered, asked, assert_refused, send
@@ -207,27 +214,29 @@ async def test_the_beginning_tells_the_input(claude: ScriptedGateway) -> None:
 
 @BOTH
 @pytest.mark.parametrize(
-    ("reason", "sequence"),
+    ("reason", "sequence", "shown"),
     [
-        ("end_turn", None),
-        ("max_tokens", None),
-        ("stop_sequence", "END"),
-        ("tool_use", None),
-        ("pause_turn", None),
-        ("refusal", None),
-        ("model_context_window_exceeded", None),
+        ("end_turn", None, None),
+        ("max_tokens", None, None),
+        ("stop_sequence", "END", "END"),
+        # A text that the client did not send may be anything, and no policy judges it.
+        ("stop_sequence", "another text", None),
+        ("tool_use", None, None),
+        ("pause_turn", None, None),
+        ("refusal", None, None),
+        ("model_context_window_exceeded", None, None),
     ],
 )
 async def test_every_stop_reason_of_a_messages_backend(
-    claude: ScriptedGateway, reason: str, sequence: str | None, streamed: bool
+    claude: ScriptedGateway, reason: str, sequence: str | None, shown: str | None, streamed: bool
 ) -> None:
     stopped: dict[str, Any] = {"stop_reason": reason, "stop_sequence": sequence}
     *before, _, last = messages.message_records()
     delta = messages.record("message_delta", delta=stopped, usage=messages.MESSAGES_USAGE)
     verb = stream([*before, delta, last]) if streamed else answer(messages.whole_message(**stopped))
     claude.upstream.play(_counting(verb))
-    message = await answered(claude, stream=streamed)
-    assert (message["stop_reason"], message["stop_sequence"]) == (reason, sequence)
+    message = await answered(claude, stream=streamed, stop_sequences=["STOP", "END"])
+    assert (message["stop_reason"], message["stop_sequence"]) == (reason, shown)
 
 
 def _counting(verb: Verb) -> Verb:
@@ -320,6 +329,91 @@ async def test_a_search_and_its_citations(claude: ScriptedGateway, streamed: boo
     limited = {**tool, "allowed_domains": ["a.example"]}
     found = await send(claude, tools=[limited])
     assert_refused(found, 501, "not_implemented", "tools[0].allowed_domains")
+
+
+_SEARCHED = {
+    "type": "server_tool_use",
+    "id": "srvtoolu_1",
+    "name": "web_search",
+    "input": {"query": "rent"},
+}
+_RESULTS = {
+    "type": "web_search_tool_result",
+    "tool_use_id": "srvtoolu_1",
+    "content": [
+        {
+            "type": "web_search_result",
+            "url": "https://a.example",
+            "title": "Rent",
+            "encrypted_content": "Eo8B" * 100,
+            "page_age": "1 day ago",
+        }
+    ],
+}
+_AGAIN = {**_SEARCHED, "id": "srvtoolu_2", "input": {"query": "rents"}}
+_SEARCH_TOOL = {"type": "web_search_20250305", "name": "web_search"}
+
+
+@BOTH
+async def test_a_paused_answer_is_continued_with_its_searches(
+    claude: ScriptedGateway, streamed: bool
+) -> None:
+    """The provider gets its searches and their results back, so it does not search again."""
+    paused = (messages.text_block("I look."), _SEARCHED, _RESULTS, _AGAIN)
+    searched = {**messages.MESSAGES_USAGE, "server_tool_use": {"web_search_requests": 1}}
+    claude.upstream.play(
+        _counting(messages.message(*paused, stop_reason="pause_turn", usage=searched))
+    )
+    turns: list[Any] = [{"role": "user", "content": "Rents?"}]
+    content = await _ask(claude, turns, streamed=streamed, tools=[_SEARCH_TOOL])
+    assert content == list(paused)
+    claude.upstream.play(_counting(messages.message(messages.text_block("High."))))
+    await _ask(claude, turns, streamed=streamed, tools=[_SEARCH_TOOL])
+    assert claude.upstream.requests[-1].json["messages"] == [
+        {"role": "user", "content": [messages.text_block("Rents?")]},
+        {"role": "assistant", "content": list(paused)},
+    ]
+    cost = INPUT * 12 + OUTPUT * 5
+    assert (await claude.balance())["settled"] == 2 * cost + SEARCH
+
+
+async def test_a_search_is_returned_as_it_was_marked(claude: ScriptedGateway) -> None:
+    marked = {**_RESULTS, "cache_control": MARK}
+    failed = {"type": "web_search_tool_result_error", "error_code": "max_uses_exceeded"}
+    for result in (marked, {**_RESULTS, "content": failed}):
+        answer_ = {"role": "assistant", "content": [_SEARCHED, result]}
+        sent = await asked(claude, messages=[USER, answer_], tools=[_SEARCH_TOOL])
+        assert sent["messages"][1]["content"] == [_SEARCHED, result]
+
+
+@pytest.mark.parametrize(
+    ("block", "status", "place"),
+    [
+        ({**_SEARCHED, "name": "code_execution"}, 501, "type"),
+        ({**_RESULTS, "type": "web_fetch_tool_result"}, 501, "type"),
+        ({**_SEARCHED, "input": "rent"}, 400, "input"),
+        ({**_RESULTS, "content": "found"}, 400, "content"),
+    ],
+)
+async def test_other_blocks_of_a_provider(
+    claude: ScriptedGateway, block: dict[str, Any], status: int, place: str
+) -> None:
+    """The gateway offers no other tool that the provider runs."""
+    said = {"role": "assistant", "content": [block]}
+    code = "not_implemented" if status == 501 else "invalid_request"
+    found = await send(claude, messages=[USER, said], tools=[_SEARCH_TOOL])
+    assert_refused(found, status, code, f"messages[1].content[0].{place}")
+    found = await send(claude, messages=[{**said, "role": "user"}], tools=[_SEARCH_TOOL])
+    assert found.status_code in (400, 501)
+
+
+async def test_a_hold_covers_searches_that_are_still_to_be_made(claude: ScriptedGateway) -> None:
+    holds = []
+    for content in ([_SEARCHED, _RESULTS], [_SEARCHED, _RESULTS, _AGAIN]):
+        said = {"role": "assistant", "content": content}
+        found = await send(claude, messages=[USER, said], tools=[_SEARCH_TOOL])
+        holds.append((await claude.entry_of(found)).hold)
+    assert holds[1] >= holds[0] + SEARCH
 
 
 async def test_no_tool_may_be_chosen_and_so_no_search(

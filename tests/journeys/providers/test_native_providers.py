@@ -7,6 +7,7 @@ have their own test files.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -27,9 +28,10 @@ from tests.journeys.providers.programs import (
     respond,
 )
 from tests.support import responses_answers
-from tests.support.scripted_gateway import ScriptedGateway
+from tests.support.scripted_gateway import ScriptedGateway, read_stream
 from tests.support.tables import each
 from tests.support.token_counts import count
+from tests.support.upstream import Peer, Verb, refuse
 
 
 @pytest.fixture(scope="module")
@@ -255,3 +257,37 @@ async def test_who_is_charged_for_faults(scripted: ScriptedGateway, provider: Pr
     known = provider.input_tokens if provider.told_input is None else provider.told_input
     assert entry.cost == known * INPUT + entry.output_tokens_max * OUTPUT
     assert (await scripted.balance())["unsettled"] == 0
+
+
+@BOTH
+@pytest.mark.parametrize("first", [0, 1])
+async def test_a_completion_that_is_refused_leaves_the_charge_of_the_others_exact(
+    scripted: ScriptedGateway, provider: Provider, streamed: bool, first: int
+) -> None:
+    """Each of three completions is a separate call. The first or second one is refused with 429, and the
+    others are still being written then: they are read to their end, each once."""
+
+    async def late(peer: Peer) -> None:
+        await asyncio.sleep(0.4)
+        await provider.answer(provider.text("Hello"))(peer)
+
+    script: list[Verb] = [late, late]
+    script.insert(first, refuse(429))
+    scripted.upstream.play(provider.counting(*script))
+    since = len(scripted.upstream.requests)
+    answered = await scripted.chat(n=3, stream=streamed)
+    entry = await scripted.entry_of(answered)
+    assert (entry.status, entry.cost, entry.estimated) == ("settled", 2 * provider.cost, False)
+    assert len(_calls(scripted, provider, since)) == 3
+    if not streamed:
+        assert answered.status_code == 429
+        assert answered.headers["x-should-retry"] == "false"
+        return
+    said = read_stream(answered.text)
+    texts = ["", "", ""]
+    for chunk in said.chunks:
+        for choice in chunk["choices"]:
+            texts[choice["index"]] += choice["delta"].get("content") or ""
+    assert sorted(texts) == ["", "Hello", "Hello"]
+    assert said.error is not None
+    assert said.error["code"] == "rate_limit_exceeded"

@@ -23,6 +23,10 @@ from tollkeeper.backends.anthropic.thinking import sealed_block
 from tollkeeper.backends.anthropic.usage import UsageReader
 from tollkeeper.backends.event_reader import BlockReader, OpenBlock
 from tollkeeper.domain.inference import Annotation, Call, Delta, Event, UsageReport
+from tollkeeper.domain.prompt import FreeObject, SearchBlock
+
+# The maximum length of the queries of all searches in one answer.
+_QUERY_CHARACTERS_MAX = 1 << 20
 
 
 @dataclass(slots=True)
@@ -30,6 +34,9 @@ class _OpenBlock(OpenBlock):
     # The position in the text of the whole answer at which the text of this block starts.
     text_start: int = 0
     citations: list[Citation] = field(default_factory=list)
+    # A block of a web search, if the client can read it, and the pieces of the query in JSON.
+    search: FreeObject | None = None
+    query: list[str] = field(default_factory=list)
 
 
 class MessagesAnswer(BlockReader[_OpenBlock]):
@@ -40,6 +47,10 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
         super().__init__(call, secrets=secrets)
         self._text_length = 0
         self._usage = UsageReader()
+        self._reads_search_blocks = call.prompt.reads_search_blocks
+        self._query_characters_left = _QUERY_CHARACTERS_MAX
+        stop = call.prompt.sampling.stop
+        self._stops = [stop] if isinstance(stop, str) else stop or []
 
     def read_whole(self, message: records.Message) -> list[Event]:
         """Returns the events of an answer that is not streamed."""
@@ -88,6 +99,8 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
         if record is None:
             if self._asks_for_searches and records.is_search_result(raw):
                 self._report_search()
+            if self._reads_search_blocks:
+                block.search = records.decode_search_block(raw)
             return
         block.kind = record.type or ""
         match record.type:
@@ -117,7 +130,12 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
         block = self._blocks.get(index)
         if block is None:
             raise MalformedAnswer("a block that has not begun continues")
-        if self._require_open(block).kind:
+        if self._require_open(block).search is not None:
+            self._query_characters_left -= len(delta.partial_json or "")
+            if self._query_characters_left < 0:
+                raise MalformedAnswer("its searches are too long")
+            block.query.append(delta.partial_json or "")
+        elif block.kind:
             self._emit_text(delta.text)
             self._emit_reasoning(block, delta.thinking, delta.signature)
             self._emit_arguments(block, delta.partial_json or "")
@@ -135,6 +153,8 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
         )
 
     def _emit_end(self, block: _OpenBlock) -> None:
+        if block.search is not None:
+            self._emit_search(block.search, "".join(block.query))
         annotations = tuple(
             Annotation(cited.url, cited.title or "", block.text_start, self._text_length)
             for cited in block.citations
@@ -142,6 +162,15 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
         )
         if annotations:
             self._emit(Delta(0, annotations=annotations))
+
+    def _emit_search(self, written: FreeObject, query: str) -> None:
+        """Emits the block of a search. It doesn't set `accepted` (`EventReader._accept_if_searched`)."""
+        if query:
+            asked = decode_any(msgspec.Raw(query.encode("utf-8", "replace")))
+            if not isinstance(asked, dict):
+                raise MalformedAnswer("the query of a search is not an object")
+            written = {**written, "input": asked}
+        self._events.append(Delta(0, search_block=SearchBlock(written)))
 
     def _read_usage(self, usage: msgspec.Raw, *, is_final: bool) -> None:
         raw_usage = value_or_none(usage)
@@ -152,7 +181,7 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
     def _read_stop(self, record: BlockDelta | records.Message) -> None:
         reason, sequence = record.stop_reason, record.stop_sequence
         if reason is not None:
-            stopped_by = sequence if isinstance(sequence, str) else None
+            stopped_by = sequence if sequence in self._stops else None
             self._finish(records.FINISHES.get(reason, reason), reason, stopped_by)
 
     def _end(self) -> None:

@@ -17,6 +17,7 @@ from tollkeeper.backends.answer_json import (
     value_or_none,
 )
 from tollkeeper.domain.inference import Finish
+from tollkeeper.domain.prompt import SEARCH_RESULTS, SERVER_TOOL_USE, FreeObject
 
 MESSAGE_START = "message_start"
 MESSAGE_DELTA = "message_delta"
@@ -33,7 +34,6 @@ TEXT = "text"
 THINKING = "thinking"
 REDACTED_THINKING = "redacted_thinking"
 TOOL_USE = "tool_use"
-_SEARCH_RESULT = b"web_search_tool_result"
 _KNOWN_BLOCKS = frozenset({TEXT, THINKING, REDACTED_THINKING, TOOL_USE})
 
 # The finish reason of the chat protocol for each stop reason of this protocol. `pause_turn` means
@@ -154,14 +154,25 @@ def decode_block(raw: msgspec.Raw) -> Block | None:
 def is_search_result(raw: msgspec.Raw) -> bool:
     """Tells whether a block contains the results of a web search. Returns False for a failed search,
     because the provider does not charge for failed searches."""
-    if _SEARCH_RESULT not in bytes(raw):
+    if SEARCH_RESULTS.encode() not in bytes(raw):
         return False
     block = decode_any(raw)
     return (
         isinstance(block, dict)
-        and block.get("type") == _SEARCH_RESULT.decode()
+        and block.get("type") == SEARCH_RESULTS
         and isinstance(block.get("content"), list)
     )
+
+
+def decode_search_block(raw: msgspec.Raw) -> FreeObject | None:
+    """Decodes a block of a web search: the call or its results. Returns None for any other block."""
+    block = decode_any(raw)
+    if not isinstance(block, dict):
+        return None
+    is_call = block.get("type") == SERVER_TOOL_USE and block.get("name") == "web_search"
+    if is_call and isinstance(block.get("input"), dict):
+        return block
+    return block if block.get("type") == SEARCH_RESULTS and "content" in block else None
 
 
 def _type_of(record: bytes | msgspec.Raw) -> str | None:

@@ -33,6 +33,7 @@ from tollkeeper.domain.prompt import (
     Prompt,
     Reasoning,
     SchemaOutput,
+    SearchBlock,
     ToolMode,
     ToolResult,
     Turn,
@@ -88,6 +89,9 @@ class Input(ConversationWithIds):
 
     def call_block(self, call_id: str, name: str, arguments: FreeObject) -> FreeObject:
         return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
+
+    def search_blocks(self, search: SearchBlock) -> list[FreeObject]:
+        return self.marked(search.written, search.extra, search.place)
 
     def result_block(self, result: ToolResult, turn: Turn, content: list[FreeObject]) -> FreeObject:
         block: FreeObject = {"type": "tool_result", "tool_use_id": self.answered_id(result, turn)}

@@ -4,17 +4,23 @@ events."""
 from collections.abc import Iterable, Iterator
 
 import msgspec
+from msgspec.structs import replace
 
 from tollkeeper.backends.answer_json import ABSENT, NULL, MalformedAnswer, decode, decode_any
 from tollkeeper.backends.chat.usage import read_chat_usage
 from tollkeeper.backends.config import BillingRules
 from tollkeeper.domain.inference import (
     Annotation,
+    Call,
     Delta,
+    Finish,
     FunctionCallPiece,
     ToolCallPiece,
     UsageReport,
 )
+
+# The field of a token's log-probability with those of other tokens.
+_ALTERNATIVES = "top_logprobs"
 
 
 class _Function(msgspec.Struct, gc=False):
@@ -131,24 +137,30 @@ def decode_chunk(payload: bytes) -> Chunk:
     return decode(_chunk_decoder, payload)
 
 
-def usage_report(usage: msgspec.Raw, service_tier: str | None = None) -> UsageReport | None:
+def usage_report(
+    usage: msgspec.Raw, service_tier: str | None, rules: BillingRules
+) -> UsageReport | None:
     """Converts the usage in a chunk or an answer to a report; returns None if there is no usage."""
     if not usage or usage == NULL:
         return None
-    return read_chat_usage(decode_any(usage), service_tier=service_tier)
+    return read_chat_usage(
+        decode_any(usage),
+        service_tier=service_tier,
+        cache_adds_to_prompt=rules.cache_adds_to_prompt,
+    )
 
 
-def chunk_usage(chunk: Chunk, service_tier: str | None = None) -> UsageReport | None:
+def chunk_usage(chunk: Chunk, service_tier: str | None, rules: BillingRules) -> UsageReport | None:
     """Returns the usage report in a chunk; None if the chunk has no usage. Servers use different
     fields for the usage. If a chunk has the usage in two fields, the values are the same.
     `service_tier` is the tier that the stream has named so far."""
-    report = usage_report(chunk.usage, service_tier)
+    report = usage_report(chunk.usage, service_tier, rules)
     if report is None and chunk.x_groq is not None:
-        report = usage_report(chunk.x_groq.usage, service_tier)
+        report = usage_report(chunk.x_groq.usage, service_tier, rules)
     if report is None:
         for choice in chunk.choices or ():
             if choice.finish_reason:
-                report = report or usage_report(choice.usage, service_tier)
+                report = report or usage_report(choice.usage, service_tier, rules)
     return report
 
 
@@ -211,7 +223,10 @@ def delta_of(choice: ChunkChoice | _CompleteChoice) -> Delta:
     """Returns the delta for the choice's message, or for the choice's part of a message."""
     message, raw = choice.message, choice.logprobs
     if message is None:
-        raise MalformedAnswer("a choice has no message")
+        # Azure omits the message of a choice that its filter has removed.
+        if choice.finish_reason != Finish.CONTENT_FILTER:
+            raise MalformedAnswer("a choice has no message")
+        message = _Message()
     content = message.content
     logprobs = None if raw == NULL or raw is ABSENT else raw.copy()
     # Messages that only have text (nearly all messages of a stream) take this faster path. The
@@ -240,6 +255,24 @@ def delta_of(choice: ChunkChoice | _CompleteChoice) -> Delta:
         finish=choice.finish_reason,
         images=images,
     )
+
+
+def with_asked_alternatives(delta: Delta, call: Call) -> Delta:
+    """Returns the delta with at most as many alternatives for each token as the call asks for. llama.cpp
+    lists 20 if the request doesn't name a number; OpenAI lists none."""
+    if delta.logprobs is None or call.prompt.logprobs is None:
+        return delta
+    asked = call.prompt.logprobs.top or 0
+    written, has_changed = decode_any(delta.logprobs), False
+    for name in ("content", "refusal"):
+        tokens = written.get(name) if isinstance(written, dict) else None
+        for token in tokens if isinstance(tokens, list) else ():
+            top = token.get(_ALTERNATIVES) if isinstance(token, dict) else None
+            if isinstance(top, list) and len(top) > asked:
+                token[_ALTERNATIVES], has_changed = top[:asked], True
+    if not has_changed:
+        return delta
+    return replace(delta, logprobs=msgspec.Raw(msgspec.json.encode(written)))
 
 
 def _image_urls(parts: "Iterable[_Image | _Part | str]") -> Iterator[str]:

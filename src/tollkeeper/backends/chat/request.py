@@ -117,7 +117,7 @@ def _message(turn: Turn) -> FreeObject:
         assert isinstance(result, ToolResult)
         content = _content(result.content)
         return {"role": "tool", "tool_call_id": result.call_id, "content": content}
-    parts = [part for part in turn.parts if not isinstance(part, ToolCall | ToolResult)]
+    parts = [part for part in turn.parts if isinstance(part, Content)]
     message: FreeObject = {"role": turn.role.value, "content": _content(parts)}
     if turn.name is not None:
         message["name"] = turn.name

@@ -1,8 +1,8 @@
 """Converts the records of a streamed chat answer to events, and checks the answer.
 
 The checks are: only requested choices occur, each choice finishes and has no output after its end, no
-choice has more pieces (events with content) than allowed, and `[DONE]` ends the stream. This module
-does no I/O.
+choice has more pieces (events with content) than allowed, and `[DONE]` or the final usage ends the
+stream. This module does no I/O.
 """
 
 from collections.abc import Callable
@@ -22,6 +22,7 @@ from tollkeeper.backends.chat.answer import (
     has_free_finish,
     has_output,
     text_piece,
+    with_asked_alternatives,
 )
 from tollkeeper.backends.chat.text_relay import TextRelay
 from tollkeeper.backends.config import NO_BILLING_RULES, BillingRules
@@ -68,12 +69,15 @@ class ChatStreamReader(StreamReader):
         billing_rules: BillingRules = NO_BILLING_RULES,
     ) -> None:
         super().__init__(call, secrets=secrets)
+        self._call = call
         self._billing_rules = billing_rules
         self.pieces_max = pieces_max(call.output_tokens_held)
         # For each choice: the number of pieces so far, and whether the choice has finished.
         self.pieces = [0] * call.choices
         self.finished = [False] * call.choices
         self._opened = False
+        # Whether the last usage report is readable, and not only a running total.
+        self._has_final_usage = False
         self._service_tier: str | None = None
         # The tool calls in progress, by the choice and the index that the backend gives them, and the
         # indexes that the events of each choice use.
@@ -110,8 +114,12 @@ class ChatStreamReader(StreamReader):
         return piece[1]
 
     def end_body(self) -> list[Event]:
+        """Ends the answer without `[DONE]`, which Perplexity and GPUStack do not send. The answer is
+        complete if every choice has finished and the final usage has arrived."""
         if self._late_failure is not None:
             self.fail(self._late_failure)
+        elif self._has_final_usage and all(self.finished) and not self.ended:
+            self.done = True
         return super().end_body()
 
     def _end(self) -> None:
@@ -160,11 +168,18 @@ class ChatStreamReader(StreamReader):
             if self._admit(delta):
                 self.accepted = True
                 self._events.append(delta)
-        report = chunk_usage(chunk, self._service_tier)
+        report = chunk_usage(chunk, self._service_tier, self._billing_rules)
         if report is not None:
             self._open(chunk)
             self.accepted = True
-            self._events.append(self._marked(report, chunk))
+            report = self._marked(report, chunk)
+            usage = report.usage
+            self._has_final_usage = (
+                usage is not None
+                and usage.completion_tokens is not None
+                and not usage.is_running_total
+            )
+            self._events.append(report)
 
     def _marked(self, report: UsageReport, chunk: Chunk) -> UsageReport:
         """Marks a report that comes together with unfinished choices as a running total, unless the
@@ -196,7 +211,7 @@ class ChatStreamReader(StreamReader):
             else refusal_record(record, secrets=self._secrets)
         )
         failure.tokens_are_free = is_free
-        report = chunk_usage(chunk, self._service_tier)
+        report = chunk_usage(chunk, self._service_tier, self._billing_rules)
         if report is not None and usage_means_charge(report):
             self.accepted = True
             self._events.append(report)
@@ -225,6 +240,8 @@ class ChatStreamReader(StreamReader):
 
     def _delta_of(self, choice: ChunkChoice) -> Delta | None:
         delta = delta_of_chunk(choice)
+        if delta is not None and delta.logprobs is not None:
+            delta = with_asked_alternatives(delta, self._call)
         if delta is None or not delta.tool_calls:
             return delta
         pieces = tuple(self._with_free_index(choice.index, piece) for piece in delta.tool_calls)

@@ -64,14 +64,20 @@ _WRITTEN = (
 )
 
 
-def read_chat_usage(reported: Any, *, service_tier: str | None = None) -> UsageReport:
+def read_chat_usage(
+    reported: Any, *, service_tier: str | None = None, cache_adds_to_prompt: bool = False
+) -> UsageReport:
     """Reads a usage report. If `reported` is not an object, the result contains at most the service
     tier. If a count is impossible, the result contains the report unchanged, in `impossible`.
-    `service_tier` is the tier that the answer names outside of its report."""
+    `service_tier` is the tier that the answer names outside of its report. `cache_adds_to_prompt` means
+    that cached tokens are in addition to the prompt, even if the report does not show it."""
     try:
         counts = msgspec.convert(reported, _Counts)
         if not reported.keys() <= _COUNTS:
-            return UsageReport(_read(reported, counts, service_tier))
+            usage = _read(reported, counts, service_tier)
+            if cache_adds_to_prompt and usage.cached_tokens is not None:
+                usage = msgspec.structs.replace(usage, cache_adds_to_prompt=True)
+            return UsageReport(usage)
     except (ImpossibleCount, msgspec.ValidationError):
         if isinstance(reported, dict):
             return UsageReport(None, impossible=reported)

@@ -21,6 +21,7 @@ from tollkeeper.backends.chat.answer import (
     has_free_finish,
     has_output,
     usage_report,
+    with_asked_alternatives,
 )
 from tollkeeper.backends.chat.dialect import OPENAI_DIALECT, ChatDialect
 from tollkeeper.backends.chat.request import encoded_fields
@@ -31,7 +32,7 @@ from tollkeeper.backends.refusals import refusal_record
 from tollkeeper.backends.transport.framing import Framing
 from tollkeeper.backends.wire import AnswerReader, WholeAnswer
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
-from tollkeeper.domain.inference import Call, Event, Opened, UsageReport
+from tollkeeper.domain.inference import Call, Event, Finish, Opened, UsageReport
 from tollkeeper.domain.prompt import FreeObject
 
 _encode = msgspec.json.Encoder().encode
@@ -96,7 +97,7 @@ class ChatWire:
         opened = Opened(
             completion.system_fingerprint, tier, value_or_none(logprobs) if logprobs else None
         )
-        report = usage_report(completion.usage, tier)
+        report = usage_report(completion.usage, tier, self._billing_rules)
         if completion.error or self._may_be_free:
             error = error_record(completion.error)
             is_free = has_free_finish(completion, self._billing_rules, call.choices)
@@ -105,19 +106,19 @@ class ChatWire:
                 refusal.tokens_are_free = is_free
                 return _failed_answer(call, completion, opened, report, refusal)
         deltas: dict[int, Event] = {}
-        unfinished = call.choices
         for choice in completion.choices or ():
             index = choice.index
-            delta = delta_of(choice)
+            # Nothing follows a whole answer, so its choices have ended even without a reason.
+            choice.finish_reason = choice.finish_reason or Finish.UNSTATED
+            delta = with_asked_alternatives(delta_of(choice), call)
             if 0 <= index < call.choices and index not in deltas:
                 deltas[index] = delta
-                unfinished -= delta.finish is not None
         if not deltas:
             raise MalformedAnswer("it has no choice")
         events: list[Event] = [opened, *deltas.values()]
         if report is not None:
             events.append(report)
-        if not unfinished:
+        if len(deltas) == call.choices:
             return WholeAnswer(events)
         return WholeAnswer(
             events, BackendFailed("The backend did not finish every choice.", charged=True)
@@ -125,7 +126,7 @@ class ChatWire:
 
     def read_usage(self, body: bytes) -> UsageReport | None:
         usage_only = decode_usage_only(body)
-        return usage_report(usage_only.usage, usage_only.tier)
+        return usage_report(usage_only.usage, usage_only.tier, self._billing_rules)
 
     def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
         return ChatStreamReader(call, secrets=secrets, billing_rules=self._billing_rules)

@@ -124,10 +124,13 @@ class GeminiAnswer(EventReader):
         for candidate in record.candidates or ():
             self._reason = self._read_candidate(candidate) or self._reason
         feedback = record.prompt_feedback
+        error = error_record(record.error)
         if feedback is not None and feedback.block_reason and not record.candidates:
             # The provider blocked the prompt, so there is no candidate.
             self._reason = self._reason or "SAFETY"
-        error = error_record(record.error)
+            if error is None and not self.accepted:
+                # The usage report may lack all counts, or be missing.
+                self._events.append(UsageReport(ReportedUsage(completion_tokens=0)))
         # Usage that comes with an error is not final: it is a running total, and the provider may
         # charge for more output.
         self._read_usage(record.usage_metadata, is_final=self._reason is not None and error is None)

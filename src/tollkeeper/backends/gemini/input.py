@@ -77,7 +77,7 @@ class Input(Conversation):
                 case Reasoning():
                     continue
                 case Text() | Refusal():
-                    check_extra(part.extra, f"{turn.place}.content")
+                    check_extra(part.extra, part.place or f"{turn.place}.content")
                     parts += _signed_texts(part.text, text_start, text_seals)
                     text_start += len(part.text)
                 case ToolCall():
@@ -109,9 +109,11 @@ class Input(Conversation):
         return part
 
     def result_block(self, result: ToolResult, turn: Turn, content: list[FreeObject]) -> FreeObject:
-        texts = [part["text"] for part in content if "text" in part]
+        # Texts around media are not adjacent, so they stay apart, as in the judge's transcript.
+        runs = groupby(content, lambda part: "text" in part)
+        texts = ["".join(part["text"] for part in run) for is_text, run in runs if is_text]
         kind = "error" if result.is_error else "output"
-        response: FreeObject = {"response": {kind: "".join(texts)}}
+        response: FreeObject = {"response": {kind: "\n".join(texts)}}
         media = [part for part in content if "text" not in part]
         if media:
             response["parts"] = media

@@ -8,7 +8,8 @@ numbers of all tokens so far.
   subtracts them from the total.
 - `candidatesTokenCount` does not include the tokens of thoughts, except at some endpoints. The total
   shows whether the thoughts are included. If the field is missing, the output is not known yet, unless
-  the record ends the answer.
+  the record ends the answer and has other counts.
+- For an image at an ordinary URL, the Gemini API reports no `promptTokenCount`, but the output.
 - `serviceTier` is the service tier. At Vertex AI, `trafficType` has the same meaning.
 """
 
@@ -92,7 +93,7 @@ def _completion(
     is_final: bool,
 ) -> int | None:
     candidates = read_count(reported.get("candidatesTokenCount"))
-    if candidates is None and not is_final:
+    if candidates is None and (not is_final or (prompt is None and thoughts is None)):
         return None
     candidates = candidates or 0
     if thoughts and candidates >= thoughts and total == (prompt or 0) + candidates:

@@ -6,8 +6,9 @@ stream contains each text several times: in deltas, then as a whole in `done` ev
 result at the end. The reader emits a whole text only if it has emitted no delta of this text.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 
 import msgspec
 
@@ -29,6 +30,8 @@ _DONE = b"[DONE]"
 # Even an item with a single token has several records without text: the item and its part are each
 # added and done.
 _EMPTY_RECORDS_PER_TOKEN_MAX = 8
+# The kinds of text in a message, whose parts share one row of indexes.
+_MESSAGE_KINDS = (TextKind.TEXT, TextKind.REFUSAL)
 # Separates the parts of a reasoning summary. Each part is a paragraph.
 _PARAGRAPH_BREAK = "\n\n"
 
@@ -242,7 +245,7 @@ class ResponsesAnswer(EventReader):
     def _emit_item(self, item: _Item, record: records.Item) -> None:
         """Emits the content of the item that was not emitted before."""
         if record.type == records.MESSAGE:
-            for index, part in enumerate(record.content or ()):
+            for index, part in _by_stream_index(item, record.content or (), *_MESSAGE_KINDS):
                 self._emit_part(item, index, part)
         elif record.type in records.CALLS:
             self._begin_call(item, record)
@@ -251,10 +254,12 @@ class ResponsesAnswer(EventReader):
         elif record.type == records.REASONING:
             # Only the first kind of reasoning is emitted. The text comes first here, because the
             # text is preferred to the summary.
-            for index, part in enumerate(record.content or ()):
-                self._emit_complete_text(item, TextKind.REASONING, index, part.text_or_refusal)
-            for index, part in enumerate(record.summary or ()):
-                self._emit_complete_text(item, TextKind.SUMMARY, index, part.text_or_refusal)
+            for kind, parts in (
+                (TextKind.REASONING, record.content or ()),
+                (TextKind.SUMMARY, record.summary or ()),
+            ):
+                for index, part in _by_stream_index(item, parts, kind):
+                    self._emit_complete_text(item, kind, index, part.text_or_refusal)
             if record.encrypted_content and not item.sealed:
                 item.sealed = True
                 sealed = sealed_item(record.id, record.encrypted_content)
@@ -340,6 +345,21 @@ def _text_index(event: records.StreamEvent, kind: TextKind) -> int:
     if kind is TextKind.ARGUMENTS:
         return 0
     return (event.summary_index if kind is TextKind.SUMMARY else event.content_index) or 0
+
+
+def _by_stream_index(
+    item: _Item, parts: Sequence[records.Part], *kinds: TextKind
+) -> Iterator[tuple[int, records.Part]]:
+    """Returns the parts of a whole item with the index that each part has in the stream, which is
+    usually its position in the item. Bedrock's streams count the texts of a message from 1, so the
+    parts with text are matched by their order if the indexes of the stream do not fit."""
+    streamed = sorted({index for kind, index in item.texts if kind in kinds})
+    written = [position for position, part in enumerate(parts) if part.text_or_refusal]
+    if not written or set(streamed) <= set(written):
+        return iter(enumerate(parts))
+    # Parts that were not in the stream get indexes that the stream did not use.
+    indexes = chain(streamed, count(streamed[-1] + 1))
+    return zip(indexes, (parts[position] for position in written), strict=False)
 
 
 def _part_index(event: records.StreamEvent) -> int:

@@ -18,7 +18,6 @@ from tollkeeper.backends.responses.reasoning import encrypted_fields
 from tollkeeper.backends.unsupported import check_extra
 from tollkeeper.domain.errors import OptionUnsupported
 from tollkeeper.domain.prompt import (
-    Content,
     File,
     FreeObject,
     Image,
@@ -71,7 +70,8 @@ class Input:
         for part in turn.parts:
             for content in part.content if isinstance(part, ToolResult) else (part,):
                 if not isinstance(content, Reasoning | ToolCall):
-                    check_extra(content.extra, getattr(content, "place", f"{turn.place}.content"))
+                    place = getattr(content, "place", "") or f"{turn.place}.content"
+                    check_extra(content.extra, place)
         match turn.role:
             case Role.TOOL | Role.FUNCTION:
                 for part in turn.parts:
@@ -176,7 +176,7 @@ def _joined_text(parts: Sequence[Part]) -> str:
     return "".join(part.text for part in parts if isinstance(part, Text | Refusal))
 
 
-def _part(part: Content | ToolResult, place: str) -> FreeObject:
+def _part(part: Part, place: str) -> FreeObject:
     match part:
         case Text() | Refusal():
             return {"type": "input_text", "text": part.text}
