@@ -19,6 +19,7 @@ from tollkeeper.settings import Settings
 pytest_plugins = [
     "tests.support.compiled_files",
     "tests.support.disturbances",
+    "tests.support.documented_answers",
     "tests.support.leftovers",
     "tests.support.proof",
     "tests.support.sdks",

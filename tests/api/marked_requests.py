@@ -114,6 +114,8 @@ _BLOCKS: tuple[InPlace, ...] = (
     (messages.ImageBlock, {"type": "image"}),
     (messages.DocumentBlock, {"type": "document"}),
     *((messages.Block, {"type": kind}) for kind in sorted(_SERVER_BLOCKS)),
+    (messages.ServerToolUseBlock, {"type": "server_tool_use", "name": "web_search"}),
+    (messages.SearchResultsBlock, {"type": "web_search_tool_result"}),
 )
 _SEARCH = {"type": "web_search_20250305", "name": "web_search"}
 _TOOLS: tuple[InPlace, ...] = (
@@ -151,6 +153,13 @@ _WORDLESS = (
 )
 
 
+# Structs that add a property to another struct, and that struct.
+_EXTENDED: dict[type, type] = {
+    chat.ReplayingChatRequest: chat.ChatRequest,
+    chat.ReplayedMessage: chat.ChatMessage,
+}
+
+
 class Places:
     """Walks the structs of a request and yields places, each with a body that has a marker there."""
 
@@ -164,12 +173,13 @@ class Places:
     def _struct(
         self, struct: type[msgspec.Struct], path: str, more: dict[str, Any]
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        self.visited.add(struct)
+        named = _EXTENDED.get(struct, struct)
+        self.visited |= {struct, named}
         info = inspect.type_info(struct)
         assert isinstance(info, inspect.StructType)
         required = {**plain_struct(info), **more}
         for field in info.fields:
-            owner = f"{struct.__name__}.{field.encode_name}"
+            owner = f"{named.__name__}.{field.encode_name}"
             place = f"{path}.{field.encode_name}".lstrip(".")
             for deeper, value in self._value(field.type, place, owner):
                 yield deeper, {**required, field.encode_name: value}

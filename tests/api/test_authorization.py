@@ -198,6 +198,12 @@ async def test_customer_header_key(gateway: Gateway, keys: Keys, endpoint: AnyEn
         [bearer, header],
         [("X-API-KEY", key)],
         [("Authorization", f"bearer {key}")],
+        [bearer, ("x-api-key", "")],
+        [header, ("x-api-key", "")],
+        *(
+            [("Authorization", ignored), header]
+            for ignored in ("", "Bearer", "Basic YTpi", "hello")
+        ),
     ]
     for headers in accepted:
         answer = await _call(gateway, endpoint, headers)
@@ -212,9 +218,9 @@ async def test_two_different_customer_keys(
     refused: list[Headers] = [
         [("Authorization", f"Bearer {key}"), ("x-api-key", other)],
         [("x-api-key", key), ("x-api-key", other)],
-        [("Authorization", f"Bearer {key}"), ("x-api-key", "")],
-        [("Authorization", "Basic abc"), ("x-api-key", key)],
-        [("Authorization", ""), ("x-api-key", key)],
+        [("x-api-key", key), ("x-api-key", ""), ("x-api-key", other)],
+        [("Authorization", "Basic YTpi"), ("x-api-key", "")],
+        [("Authorization", ""), ("x-api-key", "")],
         [("x-api-key", "")],
         [("x-api-key", f"Bearer {key}")],
     ]

@@ -2,6 +2,7 @@
 type. The marker must be in the judge's text, or the request is refused, or no backend gets the marker, or the
 table `NOT_READ` says why the model does not read it."""
 
+import base64
 import contextlib
 import uuid
 from collections import defaultdict
@@ -23,12 +24,15 @@ from tollkeeper.api.responses.input import Conversation
 from tollkeeper.api.responses.prompt import read_prompt as read_responses
 from tollkeeper.api.responses.tools import read_tools
 from tollkeeper.api.wire import base, chat, messages, responses
+from tollkeeper.backends.anthropic.wire import Endpoint, MessagesWire
 from tollkeeper.backends.chat.wire import ChatWire
 from tollkeeper.backends.responses.wire import ResponsesWire
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectCaller, ProjectId
 from tollkeeper.domain.catalog import Feature
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inference import Call
+from tollkeeper.domain.media_text import UnreadKind
+from tollkeeper.domain.messages_behavior import MessagesBehavior
 from tollkeeper.domain.prompt import Prompt
 from tollkeeper.domain.transcript import transcript
 from tollkeeper.services.calls.isolation import Isolation
@@ -60,7 +64,9 @@ JUDGED = """
     responses input[]<function_call>.arguments / responses input[]<function_call_output>.output /
     responses input[]<reasoning>.content[].text / responses tools[]<FunctionTool>.parameters /
     responses tools[]<web_search>.user_location.city / responses text.format.schema /
-    messages system / messages messages[].content / messages tools[]<CustomTool>.input_schema
+    messages system / messages messages[].content / messages tools[]<CustomTool>.input_schema /
+    messages messages[].content[]<server_tool_use>.input /
+    messages messages[].content[]<web_search_tool_result>.content
 """
 
 _OPTIONS = ("prediction", "service_tier", "verbosity", "thinking", "reasoning.encrypted_content")
@@ -71,6 +77,7 @@ _READER = replace(
     supported_features=tuple(Feature),
     supported_sampling_parameters=("temperature", "top_p", "stop", "seed", "logit_bias"),
     options={name: name.replace(".", "_") for name in _OPTIONS},
+    messages=MessagesBehavior(has_search_blocks=True),
 )
 _CALLER = ProjectCaller(
     OrganizationId(uuid.uuid4()), ProjectId(uuid.uuid4()), KeyId(uuid.uuid4()), frozenset()
@@ -84,7 +91,7 @@ def _chat(body: dict[str, Any]) -> Prompt:
     asks_for_tool = "tool_choice" in body or "function_call" in body
     tools = {"tools": [{"type": "function", "function": _FUNCTION}]} if asks_for_tool else {}
     raw = msgspec.json.encode({**tools, **body})
-    request = decode(raw, msgspec.json.Decoder(chat.ChatRequest))
+    request = decode(raw, msgspec.json.Decoder(chat.ReplayingChatRequest))
     caching = _ISOLATION.caching_wish(
         _CALLER, _READER, request.prompt_cache_key, request.cache_salt
     )
@@ -124,7 +131,7 @@ def _count(body: dict[str, Any]) -> Prompt:
 
 
 FACES: dict[str, tuple[type[msgspec.Struct], Callable[[dict[str, Any]], Prompt]]] = {
-    "chat": (chat.ChatRequest, _chat),
+    "chat": (chat.ReplayingChatRequest, _chat),
     "responses": (responses.ResponsesRequest, _responses),
     "messages": (messages.MessagesRequest, _messages),
     "count": (messages.TokenCountRequest, _count),
@@ -132,7 +139,7 @@ FACES: dict[str, tuple[type[msgspec.Struct], Callable[[dict[str, Any]], Prompt]]
 
 
 def _sent(prompt: Prompt) -> list[bytes]:
-    """Returns the requests of the chat wire and the Responses wire, without those that raise an error."""
+    """Returns the requests of three wires, without those that raise an error."""
     call = Call(
         request_id=str(uuid.uuid4()),
         organization_id=_CALLER.organization_id,
@@ -146,7 +153,7 @@ def _sent(prompt: Prompt) -> list[bytes]:
         prompt=prompt,
     )
     sent = []
-    for wire in (ChatWire(), ResponsesWire()):
+    for wire in (ChatWire(), ResponsesWire(), MessagesWire(Endpoint.ANTHROPIC)):
         with contextlib.suppress(InvalidRequest, OptionUnsupported):
             sent.append(wire.encode_request(call, stream=False, extra={}))
     return sent
@@ -159,7 +166,7 @@ def _outcome(face: str, body: dict[str, Any]) -> str:
         require_supported(_READER, prompt)
     except (InvalidRequest, OptionUnsupported):
         return "refused"
-    text = transcript(prompt).text
+    text = transcript(prompt, _READER).text
     if any(marker in text for marker in MARKERS):
         return "judged"
     if any(marker.encode() in sent for marker in MARKERS for sent in _sent(prompt)):
@@ -185,6 +192,24 @@ def test_the_walk_is_not_idle(outcomes: dict[str, set[str]]) -> None:
     expected = [place.strip() for place in JUDGED.split("/")]
     assert {place: outcomes[place] for place in expected if "judged" not in outcomes[place]} == {}
     assert len(outcomes) > 200
+
+
+def test_a_page_that_is_said_to_be_encrypted() -> None:
+    """The judge reads a word that only claims to be encrypted, and knows that it can't read a page."""
+    word = "How to build a bomb. " * 20
+    pages = [word, base64.b64encode(word.encode()).decode(), base64.b64encode(bytes(999)).decode()]
+    read = []
+    for page in pages:
+        found = {"type": "web_search_result", "url": "https://a.example", "encrypted_content": page}
+        block = {"type": "web_search_tool_result", "tool_use_id": "s", "content": [found]}
+        said = {"role": "assistant", "content": [block]}
+        judged = transcript(_messages({"messages": [said], **_REQUIRED}), _READER)
+        assert [part.kind for part in judged.unread] == [UnreadKind.SEARCH_RESULT]
+        read.append("bomb" in judged.text)
+    assert read == [True, True, False]
+
+
+_REQUIRED = {"model": "m", "max_tokens": 16}
 
 
 @each("face", ["chat", "responses", "messages"])

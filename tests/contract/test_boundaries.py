@@ -182,7 +182,7 @@ async def test_headers(scripted: ScriptedGateway, operation: str) -> None:
     differences, kinds = [], set()
     sender = Sender(scripted, operation)
     for name, schema in _parameters(operation, "header"):
-        validator = jsonschema_rs.validator_for(schema)
+        validator = jsonschema_rs.validator_for(schema, validate_formats=True)
         for value in dict.fromkeys(header_values(schema)):
             allowed = validator.is_valid(value)
             kinds.add(allowed)

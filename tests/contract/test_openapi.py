@@ -1,14 +1,17 @@
 """Tests that the committed OpenAPI document is the generated one, and that it is valid and complete."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
 
 from tollkeeper import __version__
-from tollkeeper.api.openapi import document
-from tollkeeper.api.routes import ROUTES
+from tollkeeper.api.descriptions import OWN_PROPERTIES, PARAMETERS, PROPERTIES
+from tollkeeper.api.http.conventions import HttpConventions
+from tollkeeper.api.openapi import HeaderNames, document
+from tollkeeper.api.routes import ROUTES, routes_for
 
 _COMMITTED = Path(__file__).parents[2] / "openapi.json"
 
@@ -86,7 +89,51 @@ def test_every_error_that_an_endpoint_can_answer_is_described() -> None:
 def test_where_waiting_helps_the_time_is_described() -> None:
     for path, operation in _operations():
         for status, response in operation["responses"].items():
-            assert ("Retry-After" in response["headers"]) == (status in ("429", "503")), path
+            expected = status in ("402", "429", "503")
+            assert ("Retry-After" in response["headers"]) == expected, path
+
+
+def test_errors_below_the_endpoints_are_described_where_they_can_occur() -> None:
+    readable = {path for path, methods in document()["paths"].items() if "get" in methods}
+    for path, operation in _operations():
+        assert {"408", "413", "431"} <= set(operation["responses"]), path
+        assert ("426" in operation["responses"]) == (path not in readable), path
+
+
+def test_every_answer_of_token_counting_has_the_id_that_messages_clients_read() -> None:
+    for path, operation in _operations():
+        for status, response in operation["responses"].items():
+            found = response["headers"].get("request-id")
+            if path == "/v1/messages/count_tokens":
+                assert found == {**found, "required": True}, status
+            else:
+                assert found is None, path
+
+
+def test_arrays_of_a_query_are_described_in_every_form() -> None:
+    parameters = {
+        parameter["name"]: parameter
+        for parameter in document()["paths"]["/v1/organization/costs"]["get"]["parameters"]
+    }
+    for name in ("project_ids", "api_key_ids", "group_by"):
+        for form in (name, f"{name}[]"):
+            assert (parameters[form]["style"], parameters[form]["explode"]) == ("form", True)
+    validator = jsonschema_rs.validator_for(parameters["group_by[]"]["schema"])
+    for values in ([], ["line_item"], ["line_item,project_id"], ["line_item", "api_key_id"]):
+        assert validator.is_valid(values), values
+    for values in (["day"], ["line_item,day"], ["line_item,"], ["line_item"] * 4):
+        assert not validator.is_valid(values), values
+
+
+def test_headers_have_the_names_that_the_operator_chose() -> None:
+    found = document(ROUTES, HeaderNames("x-acme-key", ("x-sticky", "x-glue"), "x-cost"))
+    assert found["components"]["securitySchemes"]["customerHeaderKey"]["name"] == "x-acme-key"
+    chat = found["paths"]["/v1/chat/completions"]["post"]
+    assert [parameter["name"] for parameter in chat["parameters"]] == ["x-sticky", "x-glue"]
+    assert "x-cost" in chat["responses"]["200"]["headers"]
+    assert "x-cost" not in found["paths"]["/v1/organization/costs"]["get"]["responses"]["200"]
+    unnamed = document(ROUTES, HeaderNames(session=()))
+    assert unnamed["paths"]["/v1/chat/completions"]["post"]["parameters"] == []
 
 
 def test_the_areas_are_listed_in_the_order_of_the_interface() -> None:
@@ -94,3 +141,62 @@ def test_the_areas_are_listed_in_the_order_of_the_interface() -> None:
     assert [tag["name"] for tag in tags] == _AREAS
     used = {tag for _, operation in _operations() for tag in operation["tags"]}
     assert used == {tag["name"] for tag in tags if "description" not in tag}
+
+
+_EVERY_ROUTE = (
+    *ROUTES,
+    *routes_for(
+        HttpConventions(
+            body_bytes_max=1,
+            requests_bytes_max=1,
+            customer_key_header="x-api-key",
+            session_headers=(),
+            model_listing=True,
+            key_usage=True,
+            messages=True,
+            accept_provider_specific_fields=True,
+        )
+    ),
+)
+# Names that say what the property is.
+_OBVIOUS = {"id", "name", "text", "title", "token", "url"}
+
+
+def _properties() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    schemas = document(_EVERY_ROUTE)["components"]["schemas"]
+    for schema, component in schemas.items():
+        for name, found in component.get("properties", {}).items():
+            yield schema, name, found
+
+
+def test_every_property_that_is_not_obvious_is_described() -> None:
+    for schema, name, found in _properties():
+        is_constant = len(found.get("enum", ())) == 1
+        assert "description" in found or is_constant or name in _OBVIOUS, f"{schema}.{name}"
+
+
+def test_every_parameter_and_header_is_described() -> None:
+    for path, operation in _operations():
+        for parameter in operation["parameters"]:
+            assert parameter["description"].endswith("."), (path, parameter["name"])
+        for response in operation["responses"].values():
+            assert all(header["description"] for header in response["headers"].values()), path
+
+
+def test_every_description_is_of_a_property_and_differs_from_the_common_one() -> None:
+    properties = {(schema, name) for schema, name, _ in _properties()}
+    used = {name for schema, name in properties if name not in OWN_PROPERTIES.get(schema, {})}
+    assert set(PROPERTIES) <= used
+    for schema, own in OWN_PROPERTIES.items():
+        for name, description in own.items():
+            assert (schema, name) in properties
+            assert description != PROPERTIES.get(name), f"{schema}.{name}"
+    found = document(_EVERY_ROUTE)["paths"].values()
+    parameters = {
+        parameter["name"].removesuffix("[]")
+        for operations in found
+        for operation in operations.values()
+        for parameter in operation["parameters"]
+        if parameter["in"] != "header"
+    }
+    assert parameters == set(PARAMETERS)

@@ -2,6 +2,7 @@
 envelope (the JSON object that describes an error)."""
 
 from collections.abc import Sequence
+from time import monotonic, time_ns
 from types import NoneType
 from typing import Any
 
@@ -31,10 +32,12 @@ from tollkeeper.api.http.router import Router
 from tollkeeper.api.http.sse import EventStream, KeepAlive
 from tollkeeper.api.http.strict_json import decode_body
 from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, require
+from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.audit import Actor, ActorKind
-from tollkeeper.domain.errors import PermissionDenied, Unavailable
+from tollkeeper.domain.errors import PermissionDenied, TollkeeperError, Unavailable
 from tollkeeper.domain.keys import key_digest
 from tollkeeper.services.audit import act_as
+from tollkeeper.services.calls.tab import SettlementState
 from tollkeeper.services.request_ids import new_request_id_text
 from tollkeeper.services.use_cases import Services
 
@@ -73,6 +76,8 @@ class App:
         self._request_memory = RequestMemory(conventions.requests_bytes_max)
         self._keep_alive = KeepAlive()
         self._customer_key_header = conventions.customer_key_header.encode()
+        # The server asks for the style of an error that it sends without calling this object.
+        self.error_style = self._router.error_style
 
     def __call__(self, exchange: Exchange) -> Work | None:
         """Does everything that can be done without waiting: reads the headers, finds the caller if
@@ -94,11 +99,14 @@ class App:
                 exchange.recognise(key.caller.organization_id.int)
                 request.project_caller = key.caller
                 self._require_room(request)
-                request.is_accepted = True
+                request.is_accepted = self._standing_refusal(request) is None
             elif context.endpoint.admitted:
                 self._look_up_cached_key(request)
         except Exception as exc:  # noqa: BLE001 - every exception becomes an error envelope
+            if request.operation == _NO_OPERATION:
+                request.style = self.error_style(exchange.head.path)
             request.send_error(exc)
+            self._record_refusal(request, exc)
             self._log.request_ended(request)
             _forget_frames(exc)
             return None
@@ -116,6 +124,7 @@ class App:
         try:
             if not request.is_accepted:
                 self._accept(request, await self._authenticate(context))
+                self._require_no_refusal(request)
             share = RequestShare(context.memory)
             raw_body = exchange.body
             # `read_body` also rejects a complete body that is too large.
@@ -140,6 +149,7 @@ class App:
             return
         except Exception as exc:  # noqa: BLE001 - every other exception becomes an error envelope
             await request.fail(exc)
+            self._record_refusal(request, exc)
             _forget_frames(exc)
         finally:
             if share is not None:
@@ -197,7 +207,8 @@ class App:
         if key is not None and (key.is_fresh or self._overload.is_full):
             self._accept(request, key.caller)
             if key.is_fresh:
-                context.cached_key, request.is_accepted = key, True
+                context.cached_key = key
+                request.is_accepted = self._standing_refusal(request) is None
 
     async def _authenticate(self, context: HeaderContext) -> Caller:
         """Finds the caller of the key in the database."""
@@ -216,6 +227,9 @@ class App:
         request.exchange.recognise(caller.organization_id.int)
         if isinstance(caller, AdminCaller):
             self._services.administration_rate.take(caller.organization_id, context.key)
+        if not isinstance(caller, AdminCaller):
+            # Set before the checks, so that a refusal by them is recorded.
+            request.project_caller = caller
         if context.caller is not caller:
             _check_caller(context.endpoint, caller)
             incoming.check_headers(context, self._conventions)
@@ -225,17 +239,63 @@ class App:
             request.admin_caller = caller
             act_as(Actor(ActorKind.API, f"admin key {caller.key_id}"))
         else:
-            request.project_caller = caller
             self._require_room(request)
 
+    def _record_refusal(self, request: "_OpenRequest", error: Exception) -> None:
+        """Records an inference request of a known key that was refused before it became a call."""
+        caller = request.project_caller
+        if caller is None or request.is_call or not request.context.endpoint.admitted:
+            return
+        status, code, param, message = request.error_values(error)
+        body = request.body
+        model = getattr(body, "model", "")
+        duration_us = int((monotonic() - request.opened_at) * 1e6)
+        # From now on the recorder writes the request's log line.
+        request.is_call = True
+        self._services.recorder.refused(
+            ActivityRecord(
+                request_id=request.id,
+                organization_id=caller.organization_id,
+                project_id=caller.project_id,
+                key_id=caller.key_id,
+                operation=request.operation,
+                # Only models of the catalogue, because roll-ups have rows for each model.
+                model=model if model in self._services.catalog.catalog else "",
+                streamed=getattr(body, "stream", None) is True,
+                started_at_ms=time_ns() // 1_000_000 - duration_us // 1000,
+                duration_us=duration_us,
+                first_piece_us=None,
+                status=status,
+                error_code=code,
+                finish=None,
+                estimated=False,
+                hold_picousd=None,
+                cost_picousd=None,
+                settlement=SettlementState.NONE,
+                backend=None,
+                replica=None,
+                error_param=param,
+                error_message=message,
+            )
+        )
+
     def _require_room(self, request: "_OpenRequest") -> None:
-        """Rejects a request with a project key if the process is overloaded, or if it remembers that the
-        project has exceeded a rate."""
-        if request.context.endpoint.rated:
-            if self._overload.watches_arrivals:
-                self._overload.require_room(request.project_caller.organization_id.int)
-            if request.opened_at < self._refusals.until:
-                self._refusals.require_none(request.project_caller.project_id)
+        """Rejects a request with a project key if the process is overloaded."""
+        if request.context.endpoint.rated and self._overload.watches_arrivals:
+            self._overload.require_room(request.project_caller.organization_id.int)
+
+    def _require_no_refusal(self, request: "_OpenRequest") -> None:
+        refusal = self._standing_refusal(request)
+        if refusal is not None:
+            raise refusal
+
+    def _standing_refusal(self, request: "_OpenRequest") -> TollkeeperError | None:
+        """Returns the error for a request whose project has exceeded a rate, as far as this process
+        remembers. With a cached key, the request is then not accepted, so that authentication reads
+        the key again: a key that was revoked meanwhile gets 401 rather than 429."""
+        if request.context.endpoint.rated and request.opened_at < self._refusals.until:
+            return self._refusals.find(request.project_caller.project_id)
+        return None
 
 
 def _check_caller(endpoint: AnyEndpoint, caller: Caller) -> None:
@@ -259,7 +319,10 @@ class _OpenRequest(Request[Any, Any]):
 
     # Until the endpoint is known.
     operation = _NO_OPERATION
+    style = ErrorStyle.USUAL
     is_accepted = False
+    project_caller: Any = None
+    body = None
     # The status for metrics and the log if the client disconnects before an answer is sent.
     status = 499
     # Set by the request log.
@@ -276,7 +339,7 @@ class _OpenRequest(Request[Any, Any]):
     @property
     def _style(self) -> ErrorStyle:
         if self.operation == _NO_OPERATION:
-            return ErrorStyle.USUAL
+            return self.style
         return self.context.endpoint.error_style
 
     def open_stream(self, streamed: StreamedResponse) -> EventStream:
@@ -319,8 +382,7 @@ class _OpenRequest(Request[Any, Any]):
             self._abandon(exc)
 
     def send_error(self, error: Exception) -> None:
-        style = error.style if isinstance(error, MethodNotAllowed) else self._style
-        rendered = render_error(error, self.id, style)
+        rendered = render_error(error, self.id, self._style)
         self.status = rendered.status
         self.exchange.answer(rendered.status, rendered.headers, rendered.body)
 

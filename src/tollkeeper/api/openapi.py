@@ -1,19 +1,31 @@
 """Generates the OpenAPI 3.1 document from the route table and the wire types (the structs that
 describe the JSON of requests and responses)."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
 from tollkeeper import __version__
+from tollkeeper.api.descriptions import PARAMETERS, property_description
 from tollkeeper.api.http.endpoint import AnyEndpoint, HeaderParameter
-from tollkeeper.api.http.envelope import ERROR_TABLE, ErrorStyle
-from tollkeeper.api.http.request import PATH_ID_LENGTH_MAX
+from tollkeeper.api.http.envelope import ERROR_TABLE, POINTLESS_TO_RETRY, ErrorStyle
+from tollkeeper.api.http.request import PATH_ID_LENGTH_MAX, SESSION_HEADER
+from tollkeeper.api.http.sse import STREAM_HEADERS
 from tollkeeper.api.routes import ROUTES
-from tollkeeper.api.wire.errors import ErrorEnvelope, MessagesErrorEnvelope
+from tollkeeper.api.wire.errors import (
+    ErrorEnvelope,
+    MessagesErrorEnvelope,
+    MessagesErrorEnvelopeWithId,
+)
 from tollkeeper.domain.access import KeyKind
-from tollkeeper.domain.conventions import CUSTOMER_KEY_HEADER, REQUEST_ID_HEADER
+from tollkeeper.domain.conventions import (
+    CUSTOMER_KEY_HEADER,
+    MESSAGES_REQUEST_ID_HEADER,
+    REQUEST_ID_HEADER,
+    SESSION_HEADERS,
+)
 from tollkeeper.domain.errors import RETRY_AFTER_S_MAX
 
 # The areas (OpenAPI tags) of the interface, which is the specification of the gateway's API. The
@@ -38,19 +50,40 @@ _OPERATOR_AREA_DESCRIPTION = (
     "Administered by operators: the public API has no operation in this area."
 )
 _REF = "#/components/schemas/{name}"
-# The error statuses that every endpoint has.
-_COMMON_ERRORS = frozenset({400, 401, 403, 405, 500, 503})
-# Additional error statuses of endpoints with a body. The body may arrive too slowly (408), be too
-# large (413), or have another content type than JSON (415). The requests in progress of one key or
-# organization may need too much memory (429).
-_BODY_ERRORS = frozenset({408, 413, 415, 429})
-# Additional error statuses of administration endpoints, whose request rate is limited.
-_ADMINISTRATION_ERRORS = frozenset({429})
-_RETRY_AFTER: dict[str, Any] = {
-    "Retry-After": {
-        "description": "Seconds after which a repeated request may succeed, if that is known.",
-        "schema": {"type": "integer", "minimum": 1, "maximum": RETRY_AFTER_S_MAX},
-    }
+# The error statuses that every endpoint has. A client may send headers or a body too slowly (408), too
+# large a body even where none is expected (413), or too large headers (431). The requests in progress of
+# one organization may need too much memory (429).
+_COMMON_ERRORS = frozenset({400, 401, 403, 405, 408, 413, 429, 431, 500, 503})
+# The additional error status of endpoints with a body: it may have another content type than JSON.
+_BODY_ERRORS = frozenset({415})
+# The additional error status of paths without GET, the method with which a client asks for a WebSocket.
+_UNREADABLE_ERRORS = frozenset({426})
+_ENVELOPES: dict[ErrorStyle, type] = {
+    ErrorStyle.USUAL: ErrorEnvelope,
+    ErrorStyle.COUNTING: MessagesErrorEnvelope,
+    ErrorStyle.MESSAGES: MessagesErrorEnvelopeWithId,
+}
+# The statuses of errors after which a repeated request may succeed.
+_RETRIED = frozenset({402, 429, 503})
+# From this status on, an error may come from a backend that has charged for the call.
+_FIRST_OF_BACKENDS = 402
+_REQUEST_ID = "The gateway's id of this request."
+_MESSAGES_REQUEST_ID = "The same id, under the name that Messages clients read."
+_RETRY_AFTER = "Seconds after which a repeated request may succeed, if that is known."
+_SHOULD_RETRY = (
+    "Tells SDKs not to repeat the request: it would fail again, or a call could be charged twice."
+)
+_COST = "The cost of the call in USD, if it is known. Streams don't have this header."
+_STREAM_HEADER = "Only in streams: tells caches and proxies not to hold back the events."
+_ARRAY_FORMS = (
+    "For several values, repeat the parameter or separate the values by commas. The name can also "
+    "be `{name}[]`."
+)
+# A header that every error with this status has: its name, description and schema.
+_STATUS_HEADERS: dict[int, tuple[str, str, dict[str, Any]]] = {
+    401: ("WWW-Authenticate", "The scheme of the credential.", {"const": "Bearer"}),
+    405: ("Allow", "The methods that the path accepts.", {"type": "string"}),
+    426: ("Upgrade", "The protocol to use instead.", {"const": "HTTP/1.1"}),
 }
 _SECURITY: dict[KeyKind, list[dict[str, list[str]]]] = {
     KeyKind.ADMIN: [{"adminKey": []}],
@@ -63,12 +96,14 @@ _STATUS_DESCRIPTIONS = {
     403: "The credential's scope or a policy denied the operation.",
     404: "Not found in the caller's organization.",
     405: "The path does not take this method.",
-    408: "The body did not arrive in time.",
+    408: "The headers or the body did not arrive in time.",
     409: "Revision, state or idempotency conflict.",
     413: "The body exceeds the size limit.",
     415: "The body is not application/json.",
     422: "The backend refused the request.",
+    426: "A request for a WebSocket: send a POST request instead.",
     429: "Request rate or concurrency exceeded.",
+    431: "The request line and headers exceed the size limit.",
     500: "Unexpected failure of the gateway.",
     501: "The backend does not implement the option.",
     502: "The backend request failed.",
@@ -77,14 +112,38 @@ _STATUS_DESCRIPTIONS = {
 }
 
 
-def document(endpoints: Sequence[AnyEndpoint] = ROUTES) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class HeaderNames:
+    """Contains the names of headers that an operator can change."""
+
+    customer_key: str = CUSTOMER_KEY_HEADER
+    session: tuple[str, ...] = SESSION_HEADERS
+    # Empty: there is no such header.
+    cost: str = ""
+
+
+def document(
+    endpoints: Sequence[AnyEndpoint] = ROUTES, names: HeaderNames | None = None
+) -> dict[str, Any]:
+    """Returns the document for these endpoints, with the headers as the operator has named them."""
+    names = names or HeaderNames()
     structs = _structs(endpoints)
     schemas, components = msgspec.json.schema_components(structs, ref_template=_REF)
+    for schema, component in components.items():
+        if "description" in component:
+            component["description"] = " ".join(component["description"].split())
+        _describe(schema, component.get("properties", {}))
     by_struct = dict(zip(structs, schemas, strict=True))
+    readable = {endpoint.path for endpoint in endpoints if endpoint.method == "GET"}
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
         operations = paths.setdefault(endpoint.path, {})
-        operations[endpoint.method.lower()] = _operation(endpoint, by_struct)
+        operation = _operation(endpoint, by_struct, names)
+        errors = _COMMON_ERRORS | endpoint.errors
+        errors |= _BODY_ERRORS if endpoint.takes_body else frozenset()
+        errors |= _UNREADABLE_ERRORS if endpoint.path not in readable else frozenset()
+        operation["responses"] |= _error_responses(endpoint, errors, by_struct)
+        operations[endpoint.method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {
@@ -98,7 +157,7 @@ def document(endpoints: Sequence[AnyEndpoint] = ROUTES) -> dict[str, Any]:
             for area in _AREAS
         ],
         "paths": paths,
-        "components": {"schemas": components, "securitySchemes": _security_schemes()},
+        "components": {"schemas": components, "securitySchemes": _security_schemes(names)},
     }
 
 
@@ -106,13 +165,23 @@ def _structs(endpoints: Sequence[AnyEndpoint]) -> list[type]:
     """Returns all wire types that the document needs, without duplicates and in a stable order."""
     structs: dict[type, None] = {ErrorEnvelope: None, MessagesErrorEnvelope: None}
     for endpoint in endpoints:
+        structs[_ENVELOPES[endpoint.error_style]] = None
         structs[endpoint.result] = None
         if endpoint.takes_body:
             structs[endpoint.body] = None
     return list(structs)
 
 
-def _operation(endpoint: AnyEndpoint, schemas: dict[type, Any]) -> dict[str, Any]:
+def _describe(schema: str, properties: dict[str, dict[str, Any]]) -> None:
+    for name, found in properties.items():
+        description = property_description(schema, name)
+        if description is not None:
+            found["description"] = description
+
+
+def _operation(
+    endpoint: AnyEndpoint, schemas: dict[type, Any], names: HeaderNames
+) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": endpoint.operation,
         "summary": endpoint.summary,
@@ -122,9 +191,9 @@ def _operation(endpoint: AnyEndpoint, schemas: dict[type, Any]) -> dict[str, Any
         "parameters": [
             *_path_parameters(endpoint.path),
             *_query_parameters(endpoint.query),
-            *(_header_parameter(header) for header in endpoint.headers),
+            *(_header_parameter(header) for header in _request_headers(endpoint, names)),
         ],
-        "responses": _responses(endpoint, schemas),
+        "responses": {"200": _success(endpoint, schemas, names)},
     }
     if endpoint.takes_body:
         operation["requestBody"] = {
@@ -137,7 +206,16 @@ def _operation(endpoint: AnyEndpoint, schemas: dict[type, Any]) -> dict[str, Any
 def _path_parameters(path: str) -> list[dict[str, Any]]:
     names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
     schema = {"type": "string", "minLength": 1, "maxLength": PATH_ID_LENGTH_MAX}
-    return [{"name": name, "in": "path", "required": True, "schema": schema} for name in names]
+    return [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "description": PARAMETERS[name],
+            "schema": schema,
+        }
+        for name in names
+    ]
 
 
 def _query_parameters(query: type) -> list[dict[str, Any]]:
@@ -147,15 +225,36 @@ def _query_parameters(query: type) -> list[dict[str, Any]]:
     definitions = schema["$defs"]
     definition = definitions[query.__name__]
     required = definition.get("required", [])
-    return [
-        {
+    parameters: list[dict[str, Any]] = []
+    for name, property_schema in definition["properties"].items():
+        schema = _without_null(_inlined(property_schema, definitions))
+        parameter = {
             "name": name,
             "in": "query",
             "required": name in required,
-            "schema": _without_null(_inlined(property_schema, definitions)),
+            "description": PARAMETERS[name],
+            "schema": schema,
         }
-        for name, property_schema in definition["properties"].items()
-    ]
+        if schema.get("type") == "array":
+            parameters += _array_parameters(parameter)
+        else:
+            parameters.append(parameter)
+    return parameters
+
+
+def _array_parameters(parameter: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Describes the forms of an array: its parameter can be repeated, each value can be several values
+    with commas, and the name may end with `[]`."""
+    name, schema = parameter["name"], parameter["schema"]
+    items = schema["items"]
+    if "enum" in items:
+        value = f"({'|'.join(items['enum'])})"
+        joined = {"type": "string", "pattern": f"^{value}(,{value})+$"}
+        schema = {**schema, "items": {"anyOf": [items, joined]}}
+    form = {"style": "form", "explode": True, "schema": schema}
+    description = f"{parameter['description']} {_ARRAY_FORMS.format(name=name)}"
+    yield {**parameter, **form, "description": description}
+    yield {**parameter, **form, "name": f"{name}[]", "description": f"The same as `{name}`."}
 
 
 def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
@@ -185,6 +284,8 @@ def _header_parameter(header: HeaderParameter) -> dict[str, Any]:
         schema["maxLength"] = header.length_max
     if header.pattern is not None:
         schema["pattern"] = header.pattern
+    if header.format is not None:
+        schema["format"] = header.format
     if header.examples:
         schema["examples"] = list(header.examples)
     return {
@@ -196,39 +297,73 @@ def _header_parameter(header: HeaderParameter) -> dict[str, Any]:
     }
 
 
-def _responses(endpoint: AnyEndpoint, schemas: dict[type, Any]) -> dict[str, Any]:
-    request_id = {
-        REQUEST_ID_HEADER: {
-            "description": "The gateway's id of this request.",
-            "schema": {"type": "string", "format": "uuid"},
-        }
-    }
-    success_headers: dict[str, Any] = dict(request_id)
+def _request_headers(endpoint: AnyEndpoint, names: HeaderNames) -> Iterator[HeaderParameter]:
+    for header in endpoint.headers:
+        if header is not SESSION_HEADER:
+            yield header
+        elif names.session:
+            yield replace(header, name=names.session[0])
+            for alias in names.session[1:]:
+                yield replace(header, name=alias, description=f"The same as {names.session[0]}.")
+
+
+def _success(endpoint: AnyEndpoint, schemas: dict[type, Any], names: HeaderNames) -> dict[str, Any]:
+    headers = _id_headers(endpoint)
     for header in endpoint.result_headers:
-        success_headers[header.name] = {
-            "description": header.description,
-            "schema": header.schema,
-        }
+        headers[header.name] = _header(header.description, header.schema, required=True)
     content = {"application/json": {"schema": schemas[endpoint.result]}}
+    if endpoint.admitted and names.cost:
+        headers[names.cost] = _header(_COST, {"type": "string"})
     if endpoint.streams:
         content["text/event-stream"] = {"schema": {"type": "string"}}
-    responses: dict[str, Any] = {
-        "200": {"description": "Success.", "headers": success_headers, "content": content}
-    }
-    is_usual = endpoint.error_style is ErrorStyle.USUAL
-    envelope = schemas[ErrorEnvelope if is_usual else MessagesErrorEnvelope]
-    statuses = _COMMON_ERRORS | endpoint.errors
-    if endpoint.takes_body:
-        statuses |= _BODY_ERRORS
-    if endpoint.key_kind is KeyKind.ADMIN:
-        statuses |= _ADMINISTRATION_ERRORS
-    for status in sorted(statuses):
-        responses[str(status)] = {
+        headers |= {
+            name: _header(_STREAM_HEADER, {"type": "string", "const": value})
+            for name, value in STREAM_HEADERS.items()
+        }
+    return {"description": "Success.", "headers": headers, "content": content}
+
+
+def _error_responses(
+    endpoint: AnyEndpoint, statuses: Collection[int], schemas: dict[type, Any]
+) -> dict[str, Any]:
+    envelope = schemas[_ENVELOPES[endpoint.error_style]]
+    return {
+        str(status): {
             "description": _STATUS_DESCRIPTIONS[status],
-            "headers": request_id | _RETRY_AFTER if status in (429, 503) else request_id,
+            "headers": _id_headers(endpoint) | _error_headers(endpoint, status),
             "content": {"application/json": {"schema": _error_schema(envelope, status)}},
         }
-    return responses
+        for status in sorted(statuses)
+    }
+
+
+def _id_headers(endpoint: AnyEndpoint) -> dict[str, Any]:
+    schema = {"type": "string", "format": "uuid"}
+    headers = {REQUEST_ID_HEADER: _header(_REQUEST_ID, schema, required=True)}
+    if endpoint.error_style is not ErrorStyle.USUAL:
+        headers[MESSAGES_REQUEST_ID_HEADER] = _header(_MESSAGES_REQUEST_ID, schema, required=True)
+    return headers
+
+
+def _error_headers(endpoint: AnyEndpoint, status: int) -> dict[str, Any]:
+    headers = {}
+    if status in _RETRIED:
+        schema = {"type": "integer", "minimum": 1, "maximum": RETRY_AFTER_S_MAX}
+        headers["Retry-After"] = _header(_RETRY_AFTER, schema)
+    # After a call may have been charged, every error says that a retry could cost twice.
+    if status in POINTLESS_TO_RETRY or (endpoint.admitted and status >= _FIRST_OF_BACKENDS):
+        schema = {"type": "string", "const": "false"}
+        headers["x-should-retry"] = _header(
+            _SHOULD_RETRY, schema, required=status in POINTLESS_TO_RETRY
+        )
+    if status in _STATUS_HEADERS:
+        name, description, schema = _STATUS_HEADERS[status]
+        headers[name] = _header(description, schema, required=True)
+    return headers
+
+
+def _header(description: str, schema: dict[str, Any], *, required: bool = False) -> dict[str, Any]:
+    return {"description": description, "required": required, "schema": schema}
 
 
 def _error_schema(envelope: dict[str, Any], status: int) -> dict[str, Any]:
@@ -245,7 +380,7 @@ def _error_schema(envelope: dict[str, Any], status: int) -> dict[str, Any]:
     return {"allOf": [envelope, {"type": "object", "properties": {"error": error}}]}
 
 
-def _security_schemes() -> dict[str, Any]:
+def _security_schemes(names: HeaderNames) -> dict[str, Any]:
     return {
         "customerKey": {
             "type": "http",
@@ -255,7 +390,7 @@ def _security_schemes() -> dict[str, Any]:
         "customerHeaderKey": {
             "type": "apiKey",
             "in": "header",
-            "name": CUSTOMER_KEY_HEADER,
+            "name": names.customer_key,
             "description": "A project's customer key, raw.",
         },
         "adminKey": {

@@ -4,12 +4,14 @@
 `EXTENSION_ROUTES` are additional endpoints. The operator can enable each of them.
 """
 
+from dataclasses import replace
+
 from tollkeeper.api import key_usage, models
 from tollkeeper.api.chat import handler as chat
 from tollkeeper.api.http.conventions import HttpConventions
 from tollkeeper.api.http.endpoint import AnyEndpoint, Endpoint, ResultHeader
 from tollkeeper.api.http.envelope import ErrorStyle
-from tollkeeper.api.http.request import SESSION_HEADER, SESSION_HEADER_ALIAS
+from tollkeeper.api.http.request import SESSION_HEADER
 from tollkeeper.api.messages import handler as messages
 from tollkeeper.api.organization import costs, keys, policies
 from tollkeeper.api.organization.idempotency import IDEMPOTENCY_KEY
@@ -23,7 +25,6 @@ from tollkeeper.api.wire import responses as responses_wire
 from tollkeeper.api.wire.key_usage import KeyUsage
 from tollkeeper.domain.access import KeyKind, Permission
 from tollkeeper.domain.conventions import (
-    MESSAGES_REQUEST_ID_HEADER,
     TOKEN_COUNT_ESTIMATED_HEADER,
     UNSETTLED_HEADER,
 )
@@ -190,7 +191,7 @@ INFERENCE_ROUTES: tuple[AnyEndpoint, ...] = (
         handle=chat.chat_create,
         body=chat_wire.ChatRequest,
         result=chat_wire.ChatCompletion,
-        headers=(SESSION_HEADER, SESSION_HEADER_ALIAS),
+        headers=(SESSION_HEADER,),
         errors=_INFERENCE_ERRORS,
         admitted=True,
         rated=True,
@@ -207,7 +208,7 @@ INFERENCE_ROUTES: tuple[AnyEndpoint, ...] = (
         handle=responses.response_create,
         body=responses_wire.ResponsesRequest,
         result=response_object.Response,
-        headers=(SESSION_HEADER, SESSION_HEADER_ALIAS),
+        headers=(SESSION_HEADER,),
         errors=_INFERENCE_ERRORS,
         admitted=True,
         rated=True,
@@ -225,22 +226,12 @@ INFERENCE_ROUTES: tuple[AnyEndpoint, ...] = (
         body=messages_wire.TokenCountRequest,
         query=messages_wire.MessagesQuery,
         result=messages_wire.TokenCount,
-        headers=(
-            messages.VERSION_HEADER,
-            messages.BETA_HEADER,
-            SESSION_HEADER,
-            SESSION_HEADER_ALIAS,
-        ),
+        headers=(messages.VERSION_HEADER, messages.BETA_HEADER, SESSION_HEADER),
         result_headers=(
             ResultHeader(
                 TOKEN_COUNT_ESTIMATED_HEADER,
                 "Whether the token count is an estimate. Estimates tend to be too high.",
                 {"type": "string", "enum": ["true", "false"]},
-            ),
-            ResultHeader(
-                MESSAGES_REQUEST_ID_HEADER,
-                "The gateway's id of this request, under the name that Messages clients read.",
-                {"type": "string", "format": "uuid"},
             ),
         ),
         errors=_COUNT_ERRORS,
@@ -317,4 +308,12 @@ ROUTES: tuple[AnyEndpoint, ...] = INFERENCE_ROUTES + ORGANIZATION_ROUTES + MODEL
 def routes_for(conventions: HttpConventions) -> tuple[AnyEndpoint, ...]:
     """Returns the routes of the interface and the extension routes that the operator has enabled."""
     enabled = (conventions.model_listing, conventions.key_usage, conventions.messages)
-    return (*ROUTES, *(route for route, on in zip(EXTENSION_ROUTES, enabled, strict=True) if on))
+    routes = (*ROUTES, *(route for route, on in zip(EXTENSION_ROUTES, enabled, strict=True) if on))
+    if not conventions.accept_provider_specific_fields:
+        return routes
+    return tuple(
+        replace(route, body=chat_wire.ReplayingChatRequest)
+        if route.body is chat_wire.ChatRequest
+        else route
+        for route in routes
+    )

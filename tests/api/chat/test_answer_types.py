@@ -12,7 +12,7 @@ from uuid import UUID
 import jsonschema_rs
 import pytest
 
-from tests.support.scripted_gateway import ScriptedGateway, answering_gateway
+from tests.support.scripted_gateway import COST, ScriptedGateway, answering_gateway
 from tests.support.tables import each
 from tests.support.upstream import DONE, USAGE, answer, chat, completion, sse, stream
 from tests.support.upstream import chunk as chat_chunk
@@ -109,17 +109,17 @@ _ODD_USAGE = {
     **USAGE,
     "prompt_tokens_details": {
         "cached_tokens": 1,
-        "none": None,
+        "audio_tokens": None,
         "share": 0.5,
         "on": True,
         "list": [1],
-        "by_time": {"5m": 1, "1h": 0},
+        "cache_creation": {"5m": 1, "1h": 0},
         "by_name": {"a": "1"},
         "deep": {"a": {"b": 1}},
     },
     "completion_tokens_details": {
         "reasoning_tokens": 1,
-        "none": None,
+        "audio_tokens": None,
         "on": True,
         "text": "1",
         "map": {"a": 1},
@@ -184,6 +184,20 @@ async def test_message_of_a_completion(scripted: ScriptedGateway, case: str) -> 
         assert again.status_code in (200, 501), again.text
 
 
+@each("reason", [None, ""])
+async def test_a_complete_answer_without_a_finish_reason(
+    scripted: ScriptedGateway, reason: str | None
+) -> None:
+    """The interface allows null, and the answer is complete: its content must not get lost."""
+    tenant = await scripted.with_tenant()
+    body = completion()
+    body["choices"][0]["finish_reason"] = reason
+    (choice,) = (await _completed(tenant, body))["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("Hello", None)
+    (entry,) = await tenant.entries()
+    assert (entry.status, entry.cost, entry.estimated) == ("settled", COST, False)
+
+
 @each("case", ODD_ANSWERS)
 async def test_completion(scripted: ScriptedGateway, case: str) -> None:
     await _completed(scripted, completion(**ODD_ANSWERS[case]))
@@ -195,10 +209,13 @@ async def test_what_has_the_form_of_the_interface_is_kept(scripted: ScriptedGate
     assert found["prompt_logprobs"] == logprobs
     assert found["usage"]["prompt_tokens_details"] == {
         "cached_tokens": 1,
-        "none": None,
-        "by_time": {"5m": 1, "1h": 0},
+        "audio_tokens": None,
+        "cache_creation": {"5m": 1, "1h": 0},
     }
-    assert found["usage"]["completion_tokens_details"] == {"reasoning_tokens": 1, "none": None}
+    assert found["usage"]["completion_tokens_details"] == {
+        "reasoning_tokens": 1,
+        "audio_tokens": None,
+    }
 
 
 @each("case", ODD_MESSAGES)

@@ -190,10 +190,12 @@ UNDECLARED: list[tuple[str, dict[str, Any]]] = [
     ("logprobs", {"logprobs": True}),
     ("web_search_options", {"web_search_options": {}}),
     ("include_reasoning", {"include_reasoning": True}),
-    ("reasoning", {"reasoning": {"enabled": False}}),
+    ("include_reasoning", {"include_reasoning": True, "thinking": False}),
+    ("reasoning", {"reasoning": {"enabled": True}}),
+    ("reasoning", {"reasoning": {"max_tokens": 1, "exclude": True}}),
     ("reasoning_effort", {"reasoning_effort": "minimal"}),
-    ("reasoning", {"reasoning": {"effort": "none", "exclude": True}}),
-    ("thinking", {"thinking": False}),
+    ("reasoning", {"reasoning": {"effort": "low", "exclude": True}}),
+    ("thinking", {"thinking": True}),
     ("prompt_logprobs", {"prompt_logprobs": 1}),
     ("prediction", {"prediction": {"type": "content"}}),
     ("verbosity", {"verbosity": "low"}),
@@ -354,6 +356,10 @@ async def test_session_header_has_its_bounds(scripted: ScriptedGateway, name: st
             assert answer.status_code == 200
         else:
             assert_error(answer, 400, "invalid_request", name)
+    # The length counts bytes: HTTP does not say which characters they encode.
+    for letters, status in ((256, 200), (257, 400)):
+        headers = {**scripted.tenant.as_customer, name: ("é" * letters).encode()}
+        assert (await scripted.chat(headers=headers)).status_code == status
 
 
 async def test_each_session_header_that_is_there_must_be_sound(scripted: ScriptedGateway) -> None:
@@ -392,7 +398,7 @@ async def test_the_bound_is_multiplied_in_the_hold(scripted: ScriptedGateway, st
     entry = await scripted.entry_of(answer)
     assert entry.choices == (1 if stream else 7)
     assert entry.output_tokens_max == 50
-    assert entry.hold == entry.delivered(entry.choices * 50)
+    assert entry.hold == entry.at_most(entry.choices * 50)
     assert json.loads(scripted.upstream.requests[-1].body)["max_tokens"] == 50
 
 

@@ -65,17 +65,17 @@ PLACE = "messages[0].content[0]"
 @each(
     ("part", "expected"),
     [
-        ({"type": "text", "text": "a"}, Text("a")),
-        ({"type": "text", "text": None}, Text("")),
-        ({"type": "text", "text": "a", "x": 1, "y": None}, Text("a", {"x": 1, "y": None})),
-        ({"text": "a"}, Text("a")),
-        ({"type": None, "text": "a", "x": 1}, Text("a", {"x": 1})),
+        ({"type": "text", "text": "a"}, Text("a", place=PLACE)),
+        ({"type": "text", "text": None}, Text("", place=PLACE)),
+        ({"type": "text", "text": "a", "x": 1, "y": None}, Text("a", {"x": 1, "y": None}, PLACE)),
+        ({"text": "a"}, Text("a", place=PLACE)),
+        ({"type": None, "text": "a", "x": 1}, Text("a", {"x": 1}, PLACE)),
         ({"image_url": {"url": "u", "detail": "low"}}, Image("u", "low", PLACE)),
-        ({"type": "refusal", "refusal": "no"}, Refusal("no")),
-        ({"type": "thinking", "thinking": "hm"}, Reasoning("hm")),
+        ({"type": "refusal", "refusal": "no"}, Refusal("no", place=PLACE)),
+        ({"type": "thinking", "thinking": "hm"}, Reasoning("hm", place=PLACE)),
         (
             {"type": "thinking", "thinking": [{"type": "text", "text": "a"}, {"text": "b"}]},
-            Reasoning("ab"),
+            Reasoning("ab", place=PLACE),
         ),
         ({"type": "image_url", "image_url": "u"}, Image("u", place=PLACE)),
         (
@@ -150,7 +150,7 @@ def test_results_of_tools() -> None:
         {"role": "function", "name": "f", "content": "8"},
         {"role": "user", "tool_call_id": "stray", "content": "x"},
     ) == (
-        Turn(Role.TOOL, (ToolResult((Text("7"),), "c"),), place="messages[0]"),
+        Turn(Role.TOOL, (ToolResult((Text("7", place=PLACE),), "c"),), place="messages[0]"),
         Turn(Role.FUNCTION, (ToolResult((Text("8"),), None, "f"),), place="messages[1]"),
         Turn(Role.USER, (Text("x"),), place="messages[2]", extra={"tool_call_id": "stray"}),
     )

@@ -68,7 +68,18 @@ async def test_body_that_is_not_empty(
     assert (await gateway.client.request(method, path, headers=tenant.as_admin)).status_code == 200
 
 
-@each("path", ["/v1/organization/admin_api_keys", "/v1/organization/costs"])
+_READS = [
+    *("/v1/organization/admin_api_keys", "/v1/organization/costs?start_time=0"),
+    *("/v1/organization/policies/pol_x", "/v1/models/example%2Fchat-small"),
+]
+
+
+@each("path", _READS)
 async def test_reading_takes_no_body(gateway: Gateway, tenant: Tenant, path: str) -> None:
-    answer = await gateway.client.request("GET", path, headers=tenant.as_admin, content=b"{}")
+    headers = tenant.as_customer if "models" in path else tenant.as_admin
+    answer = await gateway.client.request("GET", path, headers=headers, content=b"{}")
     assert_error(answer, 400, "invalid_request")
+    head = await gateway.client.request("HEAD", path, headers=headers, content=b"{}")
+    assert head.status_code == 400
+    found = await gateway.client.request("GET", path, headers={**headers, **dict([_JSON])})
+    assert found.status_code == (404 if "pol_x" in path else 200)

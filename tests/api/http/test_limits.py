@@ -289,6 +289,47 @@ async def test_path_counts_as_header(quick: Gateway, acme: Tenant) -> None:
     assert (await ask(quick, start, admin_headers(acme), _END)).status == 431
 
 
+_COUNT = b"POST /v1/messages/count_tokens HTTP/1.1\r\n"
+_MALFORMED = {
+    "no host": (400, _COUNT + _END),
+    "a second host": (400, _COUNT + b"Host: x\r\nHost: y\r\n\r\n"),
+    "a whole URL without a host": (
+        400,
+        b"POST http://gateway/v1/messages/count_tokens HTTP/1.1\r\n\r\n",
+    ),
+    "two lengths": (400, _COUNT + b"Host: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"),
+    "headers too large": (431, _COUNT + _TOO_LARGE["one long header"]),
+    "query too long": (431, _COUNT.replace(b" HTTP", b"?beta=" + b"a" * _HEADER_MAX + b" HTTP")),
+    "headers that do not end": (408, _COUNT + b"Host: x\r\n"),
+    "a WebSocket": (
+        426,
+        _COUNT.replace(b"POST", b"GET") + b"Host: x\r\nSec-WebSocket-Version: 13\r\n\r\n",
+    ),
+    "a wrong method": (405, _COUNT.replace(b"POST", b"GET") + b"Host: x\r\n\r\n"),
+}
+
+
+@each("case", _MALFORMED)
+async def test_every_error_of_token_counting_is_one_that_messages_clients_read(
+    quick: Gateway, case: str
+) -> None:
+    """Also the errors that the server sends before a request has an endpoint."""
+    status, request = _MALFORMED[case]
+    answer = await ask(quick, request)
+    assert answer.status == status
+    assert answer.json()["type"] == "error"
+    assert answer.json()["error"]["request_id"] == answer.headers["x-request-id"]
+    assert answer.headers["request-id"] == answer.headers["x-request-id"]
+
+
+@each("case", _MALFORMED)
+async def test_no_error_of_another_path_has_the_form_of_messages(quick: Gateway, case: str) -> None:
+    request = _MALFORMED[case][1].replace(b"/v1/messages/count_tokens", b"/v1/responses")
+    answer = await ask(quick, request)
+    assert set(answer.json()) == {"error"}
+    assert "request-id" not in answer.headers
+
+
 async def test_words_of_headers_that_are_too_large(quick: Gateway, acme: Tenant) -> None:
     answer = await ask(quick, LIST_KEYS, admin_headers(acme), _TOO_LARGE["one long header"], _END)
     assert answer.json()["error"]["type"] != "api_error"
@@ -300,6 +341,32 @@ async def test_headers_below_the_limit(quick: Gateway, acme: Tenant) -> None:
     assert (await ask(quick, LIST_KEYS, admin_headers(acme), long, _END)).status == 200
     many = b"X: a\r\n" * 90
     assert (await ask(quick, LIST_KEYS, admin_headers(acme), many, _END)).status == 200
+
+
+@each(("size", "status"), [(_HEADER_MAX, 200), (_HEADER_MAX + 1, 431)])
+async def test_request_line_and_headers_at_their_limit(
+    quick: Gateway, acme: Tenant, size: int, status: int
+) -> None:
+    head = LIST_KEYS + admin_headers(acme) + b"X: \r\n\r\n"
+    filled = head.replace(b"X: ", b"X: " + b"a" * (size - len(head)))
+    assert len(filled) == size
+    assert (await ask(quick, filled)).status == status
+    # The same headers, in two reads.
+    async with raw_connection(quick) as connection:
+        await connection.send(filled[:1000])
+        await asyncio.sleep(_TIMEOUT_S / 10)
+        await connection.send(filled[1000:])
+        assert (await connection.answer()).status == status
+
+
+@each(("count", "status"), [(100, 200), (101, 431)])
+@each("name", [b"x: y\r\n", b"x%d: y\r\n"], ids=["one name", "many names"])
+async def test_number_of_headers_at_its_limit(
+    quick: Gateway, acme: Tenant, name: bytes, count: int, status: int
+) -> None:
+    further = count - admin_headers(acme).count(_END)
+    lines = b"".join(name.replace(b"%d", b"%d" % number) for number in range(further))
+    assert (await ask(quick, LIST_KEYS, admin_headers(acme), lines, _END)).status == status
 
 
 def _request_tasks() -> int:

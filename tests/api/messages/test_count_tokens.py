@@ -95,16 +95,27 @@ async def test_rate_limit_at_once(scripted: ScriptedGateway) -> None:
     assert sorted(answered.status_code for answered in answers) == [200] * 5 + [429] * 15
 
 
-@each("version", ["2023-06-01", "2026-10-21"])
+@each("version", ["2023-06-01", "2024-02-29", "9999-12-31"])
 async def test_versions(scripted: ScriptedGateway, version: str) -> None:
     await counted(scripted, headers={**scripted.tenant.as_customer, "anthropic-version": version})
 
 
-@each("version", ["", "1", "latest", "2023-6-1", "2023-06-01x"])
-async def test_version_that_is_none(scripted: ScriptedGateway, version: str) -> None:
-    answered = await count(
-        scripted, headers={**scripted.tenant.as_customer, "anthropic-version": version}
-    )
+@each(
+    "versions",
+    [
+        *([form] for form in ("", "1", "latest", "2023-6-1", "2023-06-01x", "20230601")),
+        # These are not days of the calendar.
+        *([day] for day in ("0000-00-00", "2030-99-99", "2023-02-29", "2023-06-31")),
+        ["2023-06-01", "2023-01-01"],
+        ["2023-06-01", "2023-06-01"],
+        ["2023-06-01", ""],
+    ],
+    ids=str,
+)
+async def test_version_that_is_none(scripted: ScriptedGateway, versions: list[str]) -> None:
+    headers = [*scripted.tenant.as_customer.items()]
+    headers += [("anthropic-version", version) for version in versions]
+    answered = await count(scripted, headers=headers)
     assert_wrapped(answered, 400, "invalid_request", "anthropic-version")
 
 

@@ -30,11 +30,14 @@ from tests.support.scripted_gateway import (
     answering_gateway,
 )
 from tests.support.sdks import anthropic
+from tests.support.tables import each
 from tests.support.token_counts import USER, count
 from tests.support.upstream import (
     USAGE,
+    answer,
     chat,
     chat_records,
+    completion,
     refuse,
     reset_after,
     stream,
@@ -119,6 +122,20 @@ async def test_an_answer_and_its_price(serving: ScriptedGateway, stream_: bool) 
     entry = await serving.activity_of(found)
     assert (entry.operation, entry.status, entry.streamed) == ("message_create", 200, stream_)
     assert (await serving.balance())["settled"] == COST
+
+
+@each("called", [False, True])
+async def test_an_answer_without_a_finish_reason_is_complete(
+    serving: ScriptedGateway, called: bool
+) -> None:
+    body = completion()
+    body["choices"][0]["finish_reason"] = None
+    if called:
+        function = {"name": "f", "arguments": "{}"}
+        body["choices"][0]["message"]["tool_calls"] = [{"id": "a", "function": function}]
+    serving.upstream.play(answer(body))
+    message = (await send(serving)).json()
+    assert message["stop_reason"] == ("tool_use" if called else "end_turn")
 
 
 async def test_events_come_in_the_published_order(serving: ScriptedGateway) -> None:

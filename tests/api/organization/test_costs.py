@@ -390,6 +390,24 @@ async def test_cursor_of_another_report(costs: KnownCosts, gateway: Gateway) -> 
     assert (await costs.raw(f"{kept}&limit=1&page={cursor}")).status_code == 200
 
 
+async def test_a_cursor_accepts_its_filters_in_any_form(costs: KnownCosts) -> None:
+    start, end = FIRST_DAY * DAY_S, (FIRST_DAY + 10) * DAY_S
+    kept = f"start_time={start}&end_time={end}"
+    (first, second), key = map(str, costs.projects[:2]), str(costs.keys[0])
+    forms = [
+        (f"project_ids={first}", f"project_ids={first},{first.upper()}"),
+        (f"project_ids={first},{second}", f"project_ids[]={second}&project_ids[]={first}"),
+        (f"api_key_ids={key}", f"api_key_ids={key}&api_key_ids={key}"),
+        ("group_by=line_item,project_id", "group_by=project_id,line_item,line_item"),
+    ]
+    for one, other in forms:
+        for filters, again in ((one, other), (other, one)):
+            page = _page(await costs.raw(f"{kept}&{filters}&limit=1"))
+            rest = f"&limit=180&page={page['next_page']}"
+            same = await costs.raw(f"{kept}&{filters}{rest}")
+            assert _page(await costs.raw(f"{kept}&{again}{rest}")) == _page(same), again
+
+
 async def test_admin_key_cursor_is_no_cost_cursor(costs: KnownCosts) -> None:
     answer = await costs.report(f"page={costs.keys[0]}")
     assert_error(answer, 400, "invalid_request", "page")

@@ -135,6 +135,22 @@ async def test_a_replay_may_write_the_project_id_in_upper_case(
     assert answers[0].json() == answers[1].json()
 
 
+async def test_a_replay_may_write_the_projects_of_a_policy_in_another_way(
+    gateway: Gateway, tenant: Tenant
+) -> None:
+    """Each of these lists creates the same policy."""
+    headers = idempotency_key()
+    project = str(tenant.project_id)
+    answers = [
+        await _create(gateway, tenant, "policy", headers, project_ids=projects)
+        for projects in ([project], [project.upper()], [project, project.upper()])
+    ]
+    assert [answer.status_code for answer in answers] == [200] * 3
+    assert [answer.json()["draft"]["project_ids"] for answer in answers] == [[project]] * 3
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    _assert_conflict(await _create(gateway, tenant, "policy", headers, project_ids=[]))
+
+
 async def test_replay_shows_the_resource_as_it_is_now(gateway: Gateway, tenant: Tenant) -> None:
     headers = idempotency_key()
     created = (await _create(gateway, tenant, "policy", headers)).json()

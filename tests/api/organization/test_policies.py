@@ -192,8 +192,33 @@ async def test_edit_back_to_the_published_state_is_no_unpublished_change(
     there = (await _edit(gateway, tenant, policy["id"], 2, direction="request")).json()
     back = (await _edit(gateway, tenant, policy["id"], 3, direction="both")).json()
     assert (there["has_unpublished_changes"], back["has_unpublished_changes"]) == (True, False)
-    named = (await _edit(gateway, tenant, policy["id"], 4, name="x", description="y")).json()
-    assert named["has_unpublished_changes"] is False
+    described = (await _edit(gateway, tenant, policy["id"], 4, description="y")).json()
+    assert described["has_unpublished_changes"] is False
+    named = (await _edit(gateway, tenant, policy["id"], 5, name="x")).json()
+    assert named["has_unpublished_changes"] is True
+    renamed = (await _edit(gateway, tenant, policy["id"], 6, name=policy["name"])).json()
+    assert renamed["has_unpublished_changes"] is False
+
+
+async def test_a_new_name_takes_effect_with_the_next_publication(
+    gateway: Gateway, tenant: Tenant
+) -> None:
+    async def effective_names() -> list[str]:
+        effective = await _effective(gateway, tenant, tenant.project_id)
+        return [policy["name"] for policy in effective["data"]]
+
+    policy = await gateway.make_policy(tenant, name="Old")
+    await _publish(gateway, tenant, policy["id"], 1)
+    edited = (await _edit(gateway, tenant, policy["id"], 2, name="New")).json()
+    assert edited["name"] == "New"
+    assert await effective_names() == ["Old"]
+    paused = (await _pause(gateway, tenant, policy["id"], 3)).json()
+    await _resume(gateway, tenant, policy["id"], paused["revision"])
+    assert await effective_names() == ["Old"]
+    await _publish(gateway, tenant, policy["id"], 5)
+    assert await effective_names() == ["New"]
+    shown = await _show(gateway, tenant, policy["id"])
+    assert (shown["current_version"], shown["has_unpublished_changes"]) == (2, False)
 
 
 async def test_published_policy_without_threshold_shows_the_default(

@@ -43,6 +43,16 @@ async def test_text(scripted: ScriptedGateway) -> None:
     }
 
 
+async def test_an_answer_without_a_finish_reason_is_complete(scripted: ScriptedGateway) -> None:
+    body = completion()
+    body["choices"][0]["finish_reason"] = None
+    body["choices"][0]["message"] |= calls(("a", "f", "{}")) | {"content": "Hello"}
+    scripted.upstream.play(answer(body))
+    found = await result(scripted)
+    assert found["status"] == "completed"
+    assert [item["status"] for item in found["output"]] == ["completed"] * 2
+
+
 async def test_defaults_are_shown_as_what_they_mean(scripted: ScriptedGateway) -> None:
     found = await result(scripted)
     shown = {

@@ -20,6 +20,12 @@ from tollkeeper.domain.inference import (
     ToolCallPiece,
     other_fields,
 )
+from tollkeeper.domain.provider_words import (
+    known_counts,
+    known_fingerprint,
+    known_finish,
+    known_service_tier,
+)
 from tollkeeper.domain.usage import Usage
 
 _LISTED_LOGPROBS = msgspec.json.Decoder(dict[str, list[msgspec.Raw] | None])
@@ -108,7 +114,7 @@ class ChatAssembly(msgspec.Struct):
                 if event.text is not None:
                     choice.texts.append(event.text)
                 if event.finish is not None:
-                    choice.finish = event.finish
+                    choice.finish = known_finish(event.finish)
                 if any(other_fields(event)):
                     self._add_other_fields(choice, event)
             elif type(event) is Opened:
@@ -130,8 +136,8 @@ class ChatAssembly(msgspec.Struct):
             model=call.model.id,
             choices=[*map(self._choice, sorted(self._choices))],
             usage=usage_view(usage),
-            system_fingerprint=opened.system_fingerprint,
-            service_tier=opened.service_tier,
+            system_fingerprint=known_fingerprint(opened.system_fingerprint),
+            service_tier=known_service_tier(opened.service_tier),
             prompt_logprobs=opened.prompt_logprobs and _prompt_logprobs(opened.prompt_logprobs),
         )
 
@@ -212,7 +218,8 @@ def annotation_view(annotation: Annotation) -> wire.Annotation:
 
 def _counts(details: dict[str, Any]) -> dict[str, int | None]:
     """Removes details that are neither integers nor null, because the API allows no other values."""
-    return {name: value for name, value in details.items() if value is None or _is_integer(value)}
+    known = known_counts(details)
+    return {name: value for name, value in known.items() if value is None or _is_integer(value)}
 
 
 def _prompt_counts(details: dict[str, Any]) -> wire.PromptDetails:
@@ -220,7 +227,7 @@ def _prompt_counts(details: dict[str, Any]) -> wire.PromptDetails:
     of the prompt."""
     maps = {
         name: value
-        for name, value in details.items()
+        for name, value in known_counts(details).items()
         if isinstance(value, dict) and all(map(_is_integer, value.values()))
     }
     return {**_counts(details), **maps}

@@ -89,7 +89,7 @@ def read_turns(
         # loops run in C.
         _PLAIN_ROLES.issuperset(roles)
         and _TEXT_ONLY.issuperset(map(type, contents))
-        and messages == [*map(wire.ChatMessage, roles, contents)]
+        and messages == [*map(type(messages[0]), roles, contents)]
     ):
         texts = zip(map(Text, contents))  # tuples of one text each
         typed_roles = map(_ROLES.__getitem__, roles)
@@ -150,7 +150,7 @@ def _tool_calls(message: wire.ChatMessage, place: str) -> list[ToolCall]:
 
 def without_client_fields(messages: msgspec.Raw) -> msgspec.Raw:
     """Removes fields that backends do not know. `model_id` exists only in this gateway's API. LiteLLM's
-    SDK adds `provider_specific_fields` to messages and tool calls."""
+    SDK adds `provider_specific_fields` to messages, if the operator accepts that, and to tool calls."""
     decoded = msgspec.json.decode(messages, type=list[dict[str, msgspec.Raw]])
     for message in decoded:
         message.pop("model_id", None)
@@ -165,7 +165,10 @@ def without_client_fields(messages: msgspec.Raw) -> msgspec.Raw:
 def has_client_fields(message: wire.ChatMessage) -> bool:
     return (
         message.model_id is not msgspec.UNSET
-        or message.provider_specific_fields is not msgspec.UNSET
+        or (
+            isinstance(message, wire.ReplayedMessage)
+            and message.provider_specific_fields is not msgspec.UNSET
+        )
         or any(
             _LITELLM_FIELD in call or _LITELLM_FIELD in _object_or_empty(call.get("function"))
             for call in message.tool_calls or ()
@@ -274,11 +277,11 @@ def _content_part(part: FreeObject, place: str) -> Content:
     content = part.get(content_property)
     match kind:
         case "text":
-            return Text(content or "", extra or None)
+            return Text(content or "", extra or None, place)
         case "refusal":
-            return Refusal(_text(content, f"{place}.refusal"), extra or None)
+            return Refusal(_text(content, f"{place}.refusal"), extra or None, place)
         case "thinking":
-            return _thinking_part(content, extra, f"{place}.thinking")
+            return _thinking_part(content, extra, place)
     return _media_part(str(kind), content, extra, place)
 
 
@@ -330,18 +333,19 @@ def _file_part(source: FreeObject, extra: FreeObject, place: str, content_place:
 def _thinking_part(content: Any, extra: FreeObject, place: str) -> Reasoning:
     """Reads a thinking part, whose content is a text or a list of text parts."""
     if not isinstance(content, list):
-        return Reasoning(_text(content, place), extra=extra or None)
+        text = _text(content, f"{place}.thinking")
+        return Reasoning(text, extra=extra or None, place=place)
     texts, extra_of_parts = [], []
     for at, part in enumerate(content):
-        source = _object(part, f"{place}[{at}]")
-        texts.append(_text(source.pop("text", None), f"{place}[{at}].text"))
+        source = _object(part, f"{place}.thinking[{at}]")
+        texts.append(_text(source.pop("text", None), f"{place}.thinking[{at}].text"))
         if source.get("type") == "text":
             del source["type"]
         if source:
             extra_of_parts.append(source)
     if extra_of_parts:
         extra["thinking"] = extra_of_parts
-    return Reasoning("".join(texts), extra=extra or None)
+    return Reasoning("".join(texts), extra=extra or None, place=place)
 
 
 def _object(value: Any, place: str) -> FreeObject:

@@ -86,7 +86,15 @@ _SCHEMA_PLACE = "response_format.json_schema.schema"
 _TEXT_ONLY = ["text"]
 _NULL = msgspec.Raw(b"null")
 _EMPTY_REASONING = wire.Reasoning()
-_NO_REASONING = wire.Reasoning(effort="none")
+# The values of reasoning fields with which a client asks for no reasoning, or for not seeing it.
+_NO_REASONING: dict[str, tuple[object, ...]] = {
+    "include_reasoning": (False,),
+    "reasoning_effort": ("none",),
+    "reasoning.effort": ("none",),
+    "reasoning.enabled": (False,),
+    "reasoning.exclude": (True, False),
+    "thinking": (False,),
+}
 
 _sampling_fields = attrgetter(*Sampling.__struct_fields__)
 _identity_fields = attrgetter(*Identity.__struct_fields__)
@@ -137,7 +145,7 @@ def read_prompt(
     caching: CachingWish,
 ) -> Prompt:
     """Reads the prompt of a chat request. Omits some values that have no effect on `model`, for
-    example the reasoning effort `none` if the model cannot reason. `fields` contains the undecoded fields of
+    example `thinking: false` if the model cannot reason. `fields` contains the undecoded fields of
     the body."""
     turns, texts = read_turns(body.messages, fields["messages"])
     if texts is not None and _FIELDS_OF_TEXTS.issuperset(fields):
@@ -373,32 +381,36 @@ def _output_modalities(body: wire.ChatRequest) -> Iterator[OutputModality]:
 
 
 def _reasoning(body: wire.ChatRequest, model: Model) -> ReasoningWish | None:
-    """Reads the reasoning options. If the model cannot reason, omits the effort `none`, which has no
-    effect on such a model."""
+    """Reads the reasoning options."""
+    nested = body.reasoning or _EMPTY_REASONING
     requested: dict[str, object] = {
         "include_reasoning": body.include_reasoning,
         "reasoning_effort": body.reasoning_effort,
-        "reasoning": None if body.reasoning == _EMPTY_REASONING else body.reasoning,
+        "reasoning.enabled": nested.enabled,
+        "reasoning.effort": nested.effort,
+        "reasoning.max_tokens": nested.max_tokens,
+        "reasoning.exclude": nested.exclude,
     }
-    if Feature.REASONING not in model.supported_features:
-        if body.reasoning_effort == "none":
-            del requested["reasoning_effort"]
-        if body.reasoning == _NO_REASONING:
-            del requested["reasoning"]
-    params = tuple(name for name, value in requested.items() if value is not None)
-    if not params:
+    asked = [name for name, value in requested.items() if _has_effect(name, value, model)]
+    if not asked:
         return None
-    effort = body.reasoning_effort
-    if effort is None and body.reasoning is not None:
-        effort = body.reasoning.effort
-    return ReasoningWish(params, effort)
+    params = dict.fromkeys(name.partition(".")[0] for name in asked)
+    return ReasoningWish(tuple(params), body.reasoning_effort or nested.effort)
+
+
+def _has_effect(name: str, value: object, model: Model) -> bool:
+    """Tells whether a field of the request has an effect on the model. Clients that can't know whether
+    a model reasons turn reasoning off to be sure, and a model without it does just that."""
+    if value is None:
+        return False
+    return Feature.REASONING in model.supported_features or value not in _NO_REASONING.get(name, ())
 
 
 def _options(body: wire.ChatRequest, model: Model) -> Iterator[Option]:
     """Yields the options: request fields that are allowed only if the model's `options` name the
     corresponding field of the backend. Omits default values, which have no effect. Also omits
     `structuredOutputs` if the model supports structured outputs without such an option."""
-    reasoning = body.reasoning or wire.Reasoning()
+    reasoning = body.reasoning or _EMPTY_REASONING
     structured = body.structuredOutputs is True and (
         Feature.STRUCTURED_OUTPUTS not in model.supported_features
         or "structuredOutputs" in model.options
@@ -417,5 +429,5 @@ def _options(body: wire.ChatRequest, model: Model) -> Iterator[Option]:
         "structuredOutputs": True if structured else None,
     }
     for name, value in requested.items():
-        if value is not None:
+        if _has_effect(name, value, model) or (value is not None and name in model.options):
             yield Option(name, value, name)

@@ -19,6 +19,7 @@ from tollkeeper.api.wire import chat as wire
 from tollkeeper.api.wire.errors import ErrorEnvelope
 from tollkeeper.backends.port import TextWriter
 from tollkeeper.domain.inference import Batch, Call, Delta, FunctionCallPiece, Opened, ToolCallPiece
+from tollkeeper.domain.provider_words import known_fingerprint, known_finish, known_service_tier
 from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.use_cases import Services
 
@@ -102,8 +103,8 @@ class ChatStream:
     def _add_to_chunk_start(self, opened: Opened) -> None:
         """Adds the backend's fingerprint and service tier to the beginning of every chunk."""
         fields = {
-            "system_fingerprint": opened.system_fingerprint,
-            "service_tier": opened.service_tier,
+            "system_fingerprint": known_fingerprint(opened.system_fingerprint),
+            "service_tier": known_service_tier(opened.service_tier),
         }
         present = {name: value for name, value in fields.items() if value is not None}
         if present:
@@ -124,7 +125,7 @@ class ChatStream:
         if fields or delta.logprobs is not None:
             chunks.append(self._chunk(delta.choice, fields, logprobs=delta.logprobs))
         if delta.finish is not None:
-            chunks.append(self._chunk(delta.choice, {}, finish=delta.finish))
+            chunks.append(self._chunk(delta.choice, {}, finish=known_finish(delta.finish)))
         return b"".join(chunks)
 
     def _fields(self, delta: Delta) -> dict[str, Any]:

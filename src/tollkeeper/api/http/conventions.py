@@ -19,6 +19,8 @@ class HttpConventions:
     key_usage: bool = False
     # Whether POST /v1/messages is served (not part of the interface).
     messages: bool = False
+    # Whether messages of chat requests may have `provider_specific_fields` (not part of the interface).
+    accept_provider_specific_fields: bool = False
     # The name of the response header with a call's cost in USD. If the name is empty, the header is not sent.
     cost_header: str = ""
     # The maximum number of elements in all arrays and objects of one body together. A body with more

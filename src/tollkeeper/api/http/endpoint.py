@@ -12,7 +12,9 @@ from tollkeeper.api.http.envelope import ErrorStyle, error_entry
 from tollkeeper.api.http.request_memory import OrganizationMemory
 from tollkeeper.api.http.sse import EventStream
 from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, Permission, ProjectCaller
+from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.services.calls.inference import ErrorValues
 from tollkeeper.services.tenants.authentication import CachedKey
 from tollkeeper.services.use_cases import Services
 
@@ -100,9 +102,11 @@ class Request(Generic[B, Q]):
         if name and cost_picousd is not None:
             self.further_headers = f"{name}: {usd_from_picousd(cost_picousd)}\r\n".encode()
 
-    def error_status_and_code(self, error: BaseException) -> tuple[int, str]:
+    def error_values(self, error: BaseException) -> ErrorValues:
         entry = error_entry(error)
-        return entry.status, entry.code
+        if isinstance(error, TollkeeperError):
+            return entry.status, entry.code, error.place, error.reason
+        return entry.status, entry.code, None, None
 
 
 class StreamedResponse(Protocol):
@@ -136,6 +140,8 @@ class HeaderParameter:
     length_min: int = 0
     length_max: int | None = None
     pattern: str | None = None
+    # The name of a format of JSON Schema, for example "date".
+    format: str | None = None
     examples: tuple[str, ...] = ()
 
 

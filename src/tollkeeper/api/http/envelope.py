@@ -64,11 +64,9 @@ class UnsupportedMediaType(errors.TollkeeperError):
 class MethodNotAllowed(errors.TollkeeperError):
     """This path does not take this method."""
 
-    def __init__(self, allowed: str, style: ErrorStyle = ErrorStyle.USUAL) -> None:
+    def __init__(self, allowed: str) -> None:
         super().__init__(f"This path accepts only {allowed}.")
         self.allowed = allowed
-        # The error style of the endpoints at this path.
-        self.style = style
 
 
 class WebSocketRefused(errors.TollkeeperError):
@@ -118,7 +116,7 @@ ERROR_TABLE: dict[type[Exception], ErrorEntry] = {
 
 # The statuses after which a repeated request would fail in the same way. Some SDKs retry nevertheless,
 # unless the answer has the header `x-should-retry: false`.
-_POINTLESS_TO_RETRY = frozenset({403, 409, 501})
+POINTLESS_TO_RETRY = frozenset({403, 409, 501})
 
 
 def error_entry(error: BaseException) -> ErrorEntry:
@@ -196,6 +194,6 @@ def _extra_headers(error: Exception, status: int) -> bytes:
         if error.retry_after_s is not None:
             wait = min(max(error.retry_after_s, 1), errors.RETRY_AFTER_S_MAX)
             headers += b"retry-after: %d\r\n" % wait
-        if error.charged or status in _POINTLESS_TO_RETRY:
+        if error.charged or status in POINTLESS_TO_RETRY:
             headers += b"x-should-retry: false\r\n"
     return headers

@@ -1,6 +1,5 @@
 """Reads and checks the parts of an HTTP request: key, other headers, body, query."""
 
-from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
@@ -29,6 +28,7 @@ _QUERY_FIELDS_MAX = 1000
 _FIRST_SHARE_BYTES = 64 << 10
 
 _SESSION_LENGTH_MAX = 512
+# Stands for all session headers: the settings name them, and the second one is accepted for compatibility.
 SESSION_HEADER = HeaderParameter(
     name=SESSION_HEADERS[0],
     description="A cache-affinity hint: requests of one project with the same value go to the same "
@@ -37,10 +37,6 @@ SESSION_HEADER = HeaderParameter(
     length_max=_SESSION_LENGTH_MAX,
     # The values that HTTP allows: no control characters except tabs, and no blanks at either end.
     pattern=r"^[!-~\x80-\xff]([\t -~\x80-\xff]*[!-~\x80-\xff])?$",
-)
-# A second name of the same header, accepted for compatibility.
-SESSION_HEADER_ALIAS = replace(
-    SESSION_HEADER, name=SESSION_HEADERS[1], description=f"The same as {SESSION_HEADERS[0]}."
 )
 
 
@@ -77,30 +73,27 @@ def session_of(headers: HeaderIndex, names: tuple[str, ...]) -> str | None:
 
 
 def presented_key(headers: HeaderIndex, kind: KeyKind, customer_key_header: bytes) -> str:
-    """Returns the API key of the request. Rejects a request with two different keys, which is a
-    mistake or an attack."""
-    key = _bearer_token(headers)
+    """Returns the API key of the request. An empty credential is ignored, and so is an Authorization
+    with another scheme than Bearer: SDKs send an empty key if none is configured for one of the two
+    headers, and proxies add `Basic`. Two different keys are rejected, because that's a mistake or an
+    attack."""
+    keys = {_bearer_token(headers)}
     if kind is KeyKind.PROJECT:
-        for header_key in headers.get(customer_key_header, ()):
-            if key is not None and header_key != key:
-                raise Unauthenticated("The request has two different API keys: send only one.")
-            key = header_key
-    if key is None:
+        keys.update(headers.get(customer_key_header, ()))
+    keys.discard(b"")
+    if len(keys) > 1:
+        raise Unauthenticated("The request has two different API keys: send only one.")
+    if not keys:
         raise Unauthenticated("An API key is required: 'Authorization: Bearer <API key>'.")
-    return key.decode("latin-1")
+    return keys.pop().decode("latin-1")
 
 
-def _bearer_token(headers: HeaderIndex) -> bytes | None:
-    values = headers.get(b"authorization")
-    if values is None:
-        return None
+def _bearer_token(headers: HeaderIndex) -> bytes:
+    values = headers.get(b"authorization", (b"",))
     if len(values) > 1:
         raise Unauthenticated("Send only one Authorization header.")
     scheme, _, token = values[0].partition(b" ")
-    token = token.strip()
-    if scheme.lower() != b"bearer" or not token:
-        raise Unauthenticated("The Authorization header must be 'Bearer <API key>'.")
-    return token
+    return token.strip() if scheme.lower() == b"bearer" else b""
 
 
 def check_path_ids(path: dict[str, str]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from urllib.parse import unquote_to_bytes
 
 from tollkeeper.api.http.endpoint import AnyEndpoint
-from tollkeeper.api.http.envelope import MethodNotAllowed
+from tollkeeper.api.http.envelope import ErrorStyle, MethodNotAllowed
 from tollkeeper.domain.errors import InvalidRequest, NotFound
 
 _UNKNOWN_PATH = "There is no endpoint at this path."
@@ -24,6 +24,9 @@ class Router:
         for endpoint in endpoints:
             path = endpoint.path.encode()
             if b"{" in path:
+                assert endpoint.error_style is ErrorStyle.USUAL, (
+                    "`error_style` looks only at fixed paths"
+                )
                 methods = self._patterns.setdefault(tuple(path.split(b"/")), {})
             else:
                 methods = self._fixed.setdefault(path, {})
@@ -50,12 +53,19 @@ class Router:
                 return endpoint, {name: _decoded(name, value) for name, value in values.items()}
         raise NotFound(_UNKNOWN_PATH)
 
+    def error_style(self, raw_path: bytes) -> ErrorStyle:
+        """Returns the style of errors at this path, for a request that has no endpoint: its method is
+        wrong, for example, or its headers are too large."""
+        for endpoint in self._fixed.get(raw_path, {}).values():
+            return endpoint.error_style
+        return ErrorStyle.USUAL
+
 
 def _by_method(methods: dict[str, AnyEndpoint], method: str) -> AnyEndpoint:
     # HEAD is handled like GET. The server then omits the body of the answer.
     endpoint = methods.get("GET" if method == "HEAD" else method)
     if endpoint is None:
-        raise MethodNotAllowed(_allowed(methods), next(iter(methods.values())).error_style)
+        raise MethodNotAllowed(_allowed(methods))
     return endpoint
 
 

@@ -18,9 +18,13 @@ DONE = b"data: [DONE]\n\n"
 
 # The interval of the timer that sends a comment into every silent stream.
 _SILENCE_S = 10.0
-_HEADERS = (
-    b"content-type: text/event-stream; charset=utf-8\r\n"
-    b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
+STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+_HEADERS = b"".join(
+    f"{name}: {value}\r\n".encode()
+    for name, value in {
+        "content-type": "text/event-stream; charset=utf-8",
+        **STREAM_HEADERS,
+    }.items()
 )
 
 

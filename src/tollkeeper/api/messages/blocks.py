@@ -14,7 +14,12 @@ from tollkeeper.api.messages.call import PreparedMessage
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import Annotation, Delta, Finish, ToolCallPiece
 from tollkeeper.domain.inline_content import read_address
-from tollkeeper.domain.prompt import FreeObject, decode_arguments
+from tollkeeper.domain.prompt import (
+    SERVER_TOOL_USE,
+    FreeObject,
+    SearchBlock,
+    decode_arguments,
+)
 
 TEXT, THINKING, TOOL_USE = "text", "thinking", "tool_use"
 END_TURN, REFUSAL = "end_turn", "refusal"
@@ -73,6 +78,8 @@ class Blocks:
             yield from self._extend(TEXT, delta.text)
         if delta.annotations:
             yield from self._add_citations(delta.annotations)
+        if delta.search_block is not None:
+            yield from self._add_search(delta.search_block)
         for address in delta.images:
             yield from self._add_complete_block({"type": "image", "source": _image_source(address)})
         if delta.refusal:
@@ -138,6 +145,18 @@ class Blocks:
         yield from self._close_finished()
         index = self._new_block(str(block["type"])).index
         yield _start_event(index, block)
+        yield _stop_event(index)
+
+    def _add_search(self, search: SearchBlock) -> Iterator[FreeObject]:
+        """Adds a search or its results. A search arrives like a tool call: its query is a delta."""
+        if search.query is None:
+            yield from self._add_complete_block(search.written)
+            return
+        yield from self._close_finished()
+        index = self._new_block(SERVER_TOOL_USE).index
+        yield _start_event(index, {**search.written, "input": {}})
+        query = msgspec.json.encode(search.query).decode()
+        yield _delta_event(index, {"type": "input_json_delta", "partial_json": query})
         yield _stop_event(index)
 
     # Tool calls.

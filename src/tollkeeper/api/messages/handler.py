@@ -7,7 +7,7 @@ Clients name beta flags in a header. A beta flag asks for a feature of the Messa
 not yet part of its stable version.
 """
 
-import re
+from datetime import date
 from functools import partial
 
 import msgspec
@@ -35,14 +35,12 @@ _BETA_LENGTH_MAX = 512
 # The maximum length of the same header in a call, for which clients name many more flags. Unknown
 # flags of a call are ignored.
 _CALL_BETA_LENGTH_MAX = 4096
-_VERSION = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
 VERSION_HEADER = HeaderParameter(
     name=MESSAGES_VERSION_HEADER,
     description="The version of the Messages protocol: a date, YYYY-MM-DD.",
-    length_min=10,
-    length_max=10,
     pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$",
+    format="date",
     examples=("2023-06-01",),
 )
 _NEUTRAL_FLAGS = sorted(COUNT_NEUTRAL_BETA_FLAGS)
@@ -104,13 +102,13 @@ async def token_count(
 
 
 def _beta_flags(headers: HeaderIndex, length_max: int) -> tuple[str, ...]:
-    """Returns the beta flags without duplicates. Also checks that the header with the version of the
-    protocol, if there is one, has the form of a date."""
-    for version in header_values(headers, MESSAGES_VERSION_HEADER.encode()):
-        if _VERSION.fullmatch(version.decode("latin-1")) is None:
-            raise InvalidRequest(
-                "The version must be a date, YYYY-MM-DD.", param=MESSAGES_VERSION_HEADER
-            )
+    """Returns the beta flags without duplicates. Also checks the header with the version of the
+    protocol, because every request with beta flags may have one."""
+    versions = header_values(headers, MESSAGES_VERSION_HEADER.encode())
+    if len(versions) > 1 or not all(map(_is_date, versions)):
+        raise InvalidRequest(
+            "The version must be a date, YYYY-MM-DD, in one header.", param=MESSAGES_VERSION_HEADER
+        )
     beta = b",".join(header_values(headers, MESSAGES_BETA_HEADER.encode())).decode("latin-1")
     if len(beta) > length_max:
         raise InvalidRequest(
@@ -118,3 +116,13 @@ def _beta_flags(headers: HeaderIndex, length_max: int) -> tuple[str, ...]:
             param=MESSAGES_BETA_HEADER,
         )
     return tuple(dict.fromkeys(filter(None, (flag.strip(" \t") for flag in beta.split(",")))))
+
+
+def _is_date(value: bytes) -> bool:
+    """Tells whether the value is a day of the calendar. `fromisoformat` also reads other forms, such
+    as 20230601."""
+    text = value.decode("latin-1")
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False

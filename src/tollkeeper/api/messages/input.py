@@ -2,9 +2,9 @@
 the same for all protocols).
 
 Requests for answers (calls) and for token counts use the same code. A call is rejected if a message is
-empty, if a tool result refers to no earlier tool call, if a block was written by a provider's tool, if
-citations are enabled, or if the reasoning of an earlier answer was changed or comes from another
-project. A token count accepts all of these, and ignores cache marks.
+empty, if a tool result refers to no earlier tool call, if a block was written by a provider's tool other
+than a web search, if citations are enabled, or if the reasoning of an earlier answer was changed or comes
+from another project. A token count accepts all of these, and ignores cache marks.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +18,8 @@ from tollkeeper.domain.catalog import Feature, Model
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.messages_behavior import PromptCaching
 from tollkeeper.domain.prompt import (
+    SEARCH_RESULTS,
+    SERVER_TOOL_USE,
     Content,
     File,
     FreeObject,
@@ -25,6 +27,7 @@ from tollkeeper.domain.prompt import (
     Part,
     Reasoning,
     Role,
+    SearchBlock,
     Text,
     ToolCall,
     ToolResult,
@@ -40,17 +43,21 @@ _text = msgspec.json.Decoder(wire.TextBlock)
 _thinking = msgspec.json.Decoder(wire.ThinkingBlock)
 _redacted_thinking = msgspec.json.Decoder(wire.RedactedThinkingBlock)
 _tool_use = msgspec.json.Decoder(wire.ToolUseBlock)
+_server_tool_use = msgspec.json.Decoder(wire.ServerToolUseBlock)
+_search_results = msgspec.json.Decoder(wire.SearchResultsBlock)
+_free_object = msgspec.json.Decoder(FreeObject)
 _tool_result = msgspec.json.Decoder(wire.ToolResultBlock)
 _search_result = msgspec.json.Decoder(wire.SearchResultBlock)
 _image = msgspec.json.Decoder(wire.ImageBlock)
 _document = msgspec.json.Decoder(wire.DocumentBlock)
 
-# Types of blocks that a provider's tools wrote into the conversation. A prompt cannot represent such
-# blocks. A call with such a block is rejected, and a token count treats the block's JSON as text.
+# Types of blocks that a provider's tools wrote into the conversation. If the model's backends have the
+# same protocol, they get the blocks of web searches unchanged. Any other such block is rejected in a
+# call, and its JSON counts as text in a token count.
 _SERVER_BLOCKS = frozenset(
     {
-        "server_tool_use",
-        "web_search_tool_result",
+        SERVER_TOOL_USE,
+        SEARCH_RESULTS,
         "web_fetch_tool_result",
         "code_execution_tool_result",
         "bash_code_execution_tool_result",
@@ -59,6 +66,8 @@ _SERVER_BLOCKS = frozenset(
         "container_upload",
     }
 )
+# The name of the provider's web search in a `server_tool_use` block.
+_SEARCH = "web_search"
 
 
 class MessagesConversation:
@@ -168,9 +177,28 @@ class MessagesConversation:
                     self._call_ids.add(use.id)
                     arguments = msgspec.json.encode(use.input).decode()
                     yield ToolCall(use.id, use.name, arguments, block_place)
+                case kind if self._is_search(block, kind, block_place):
+                    yield self._search_block(block, kind, block_place)
                 case _:
                     parts = self._parts(block, block_place)
                     yield from (part for part in parts if isinstance(part, Text))
+
+    def _is_search(self, block: msgspec.Raw, kind: str, place: str) -> bool:
+        """Tells whether the block belongs to a web search, and all backends of the model can read it."""
+        if not self._model.messages.has_search_blocks:
+            return False
+        if kind == SERVER_TOOL_USE:
+            return decode_within(block, _server_tool_use, place).name == _SEARCH
+        return kind == SEARCH_RESULTS
+
+    def _search_block(self, block: msgspec.Raw, kind: str, place: str) -> SearchBlock:
+        if kind == SEARCH_RESULTS:
+            mark = decode_within(block, _search_results, place).cache_control
+        else:
+            mark = decode_within(block, _server_tool_use, place).cache_control
+        written = decode_within(block, _free_object, place)
+        written.pop("cache_control", None)
+        return SearchBlock(written, place, self.mark_properties(mark))
 
     def _reasoning(self, sealed: str | None, text: str, place: str) -> Iterator[Reasoning]:
         """Reads the reasoning of an earlier answer. `sealed` is the encrypted form in which the gateway

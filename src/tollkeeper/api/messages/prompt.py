@@ -89,6 +89,7 @@ def read_prompt(
         parallel_tool_calls=False if is_parallel_off and tools.functions else None,
         # Backends apply a tool choice only to functions, so a search that may not be chosen is not sent.
         web_search=None if isinstance(choice, wire.NoChoice) else search,
+        reads_search_blocks=model.messages.has_search_blocks,
         output_format=_output_format(body),
         sampling=_sampling(body, model),
         reasoning=_reasoning(body, model),

@@ -75,7 +75,7 @@ class _Block:
                 return {**self.fields, TEXT: whole}
             case "thinking":
                 return {**self.fields, THINKING: whole}
-            case "tool_use" if whole.strip():
+            case "tool_use" | "server_tool_use" if whole.strip():
                 arguments = read_arguments(whole)
                 tool_input = {_INVALID_ARGUMENTS: whole} if arguments is None else arguments
                 return {**self.fields, "input": tool_input}

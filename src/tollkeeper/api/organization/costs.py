@@ -1,5 +1,8 @@
 """Handles GET /v1/organization/costs, the report of daily costs."""
 
+from collections.abc import Iterable
+from typing import TypeVar
+
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.organization import ids
 from tollkeeper.api.wire import organization as wire
@@ -8,17 +11,21 @@ from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.reports import CostPage, CostQuery, CostRow
 from tollkeeper.services.use_cases import Services
 
+T = TypeVar("T")
+
 
 async def cost_report(services: Services, request: Request[None, wire.CostQuery]) -> wire.CostPage:
     parameters = request.query
     query = CostQuery(
         start_time=parameters.start_time,
         end_time=parameters.end_time,
-        project_ids=tuple(
+        project_ids=_each_once(
             ids.project_id(text, param="project_ids") for text in parameters.project_ids
         ),
-        api_key_ids=tuple(ids.key_id(text, param="api_key_ids") for text in parameters.api_key_ids),
-        group_by=tuple(dict.fromkeys(parameters.group_by)),
+        api_key_ids=_each_once(
+            ids.key_id(text, param="api_key_ids") for text in parameters.api_key_ids
+        ),
+        group_by=_each_once(parameters.group_by),
         limit=parameters.limit,
     )
     page = await services.costs.cost_report(
@@ -28,6 +35,10 @@ async def cost_report(services: Services, request: Request[None, wire.CostQuery]
     # is zero, so that clients can rely on the header.
     request.further_headers = f"{UNSETTLED_HEADER}: {page.unsettled_requests}\r\n".encode()
     return cost_page_view(page)
+
+
+def _each_once(values: Iterable[T]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys(values))
 
 
 def cost_page_view(page: CostPage) -> wire.CostPage:

@@ -17,7 +17,7 @@ async def project_key_create(
     key, value = await services.project_keys.project_key_create(
         ids.project_id(request.path["project_id"]),
         request.body.name,
-        idempotent_request(request, OPERATION_CREATE),
+        idempotent_request(request, OPERATION_CREATE, request.body),
     )
     return project_key_view(key, services.clock(), value)
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 from msgspec import UNSET
 
 from tollkeeper.api.http.endpoint import Request
@@ -26,8 +27,11 @@ async def policy_create(
         project_ids=_project_ids(body.project_ids),
         **{field: getattr(body, field) for field in _RULE_FIELDS},
     )
+    # The same projects in other words (in upper case, or one of them twice) create the same policy.
+    projects = [str(project) for project in dict.fromkeys(draft.project_ids)]
+    content = msgspec.structs.replace(body, project_ids=projects)
     policy = await services.policies.policy_create(
-        body.name, body.description, draft, idempotent_request(request, OPERATION_CREATE)
+        body.name, body.description, draft, idempotent_request(request, OPERATION_CREATE, content)
     )
     return policy_view(policy, services.default_threshold)
 

@@ -8,13 +8,15 @@ from tollkeeper.api.responses.output import Output
 from tollkeeper.api.wire import response_object as wire
 from tollkeeper.domain.errors import ProviderRejected, RateLimited
 from tollkeeper.domain.inference import Opened
+from tollkeeper.domain.provider_words import known_service_tier
 from tollkeeper.domain.usage import Usage
 
 
 def begun_response(prepared: PreparedResponse, opened: Opened) -> wire.Response:
-    if opened.service_tier is None:
+    tier = known_service_tier(opened.service_tier)
+    if tier is None:
         return prepared.initial_response
-    return msgspec.structs.replace(prepared.initial_response, service_tier=opened.service_tier)
+    return msgspec.structs.replace(prepared.initial_response, service_tier=tier)
 
 
 def ended_response(initial: wire.Response, output: Output, usage: Usage, now: int) -> wire.Response:

@@ -42,9 +42,6 @@ class ChatMessage(StrictRequestObject):
     tool_calls: list[FreeObject] | None = None
     function_call: FreeObject | None = None
     model_id: Annotated[str, Meta(min_length=1, max_length=256)] | msgspec.UnsetType = msgspec.UNSET
-    # LiteLLM's SDK copies additional properties of an answer into this field and sends the field back.
-    # The answer has the same properties under their own names, so the field is dropped.
-    provider_specific_fields: FreeObject | msgspec.UnsetType | None = msgspec.UNSET
 
 
 _content = attrgetter("content")
@@ -136,6 +133,20 @@ class ChatRequest(StrictRequestObject):
         this many different members."""
         contents = [*map(_content, self.messages)]
         return 2 * len(contents) - contents.count(None)
+
+
+class ReplayedMessage(ChatMessage):
+    """A message that may be an answer as LiteLLM's SDK stores it. The SDK copies additional properties
+    of an answer into the last field. The answer has the same properties under their own names, so the
+    field is dropped."""
+
+    provider_specific_fields: FreeObject | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class ReplayingChatRequest(ChatRequest):
+    """Replaces `ChatRequest` if the operator has set `accept_provider_specific_fields`."""
+
+    messages: Annotated[list[ReplayedMessage], Meta(min_length=1)]  # type: ignore[assignment]
 
 
 class UrlCitation(ResponseObject):

@@ -158,6 +158,18 @@ class ToolUseBlock(LenientRequestObject):
     input: FreeObject
 
 
+class ServerToolUseBlock(MarkedBlock):
+    id: str
+    name: str
+    input: FreeObject
+
+
+class SearchResultsBlock(MarkedBlock):
+    tool_use_id: str
+    # The results, or an object that says why the search failed.
+    content: list[FreeObject] | FreeObject
+
+
 class ToolResultBlock(MarkedBlock):
     tool_use_id: str
     content: str | list[Raw] | None = None

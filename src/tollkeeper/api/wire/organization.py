@@ -28,7 +28,6 @@ PolicyRule = Annotated[
     Meta(
         min_length=1,
         max_length=20000,
-        description="A yes-or-no question that ends with '?'.",
         extra_json_schema={"pattern": r"^[^\x00]*\?$"},
     ),
 ]
