@@ -33,16 +33,6 @@ class Step:
     prepare: Prepare | None = None
 
 
-async def _clock_ran_ahead(site: ConsoleSite, _: Mapping[str, str]) -> None:
-    scripted = site.judged.scripted
-    await scripted.balance()
-    for table in ("reservations", "unfolded", "accounts", "project_accounts"):
-        await scripted.sql(
-            f"UPDATE {table} SET month = 209901 WHERE organization_id = %s",
-            scripted.tenant.organization_id,
-        )
-
-
 async def _overspend(site: ConsoleSite, _: Mapping[str, str]) -> None:
     """Charges more than the organization's credit and bound. The next call stops the organization."""
     lost = await lose_call(site)
@@ -69,11 +59,6 @@ STEPS = {
         Step("/start", "/start", {"organization": "Hooli"}, shows="#key-value"),
         Step(f"{_ORGANIZATION}/rename", _ORGANIZATION, {"name": "Acme 2"}, "organization_rename"),
         Step(f"{_ORGANIZATION}/grant-credit", _ORGANIZATION, {"amount": "1"}, "credit_grant"),
-        Step(
-            *(f"{_ORGANIZATION}/reset-caps", _ORGANIZATION),
-            writes="cap_reset",
-            prepare=_clock_ran_ahead,
-        ),
         Step(f"{_ORGANIZATION}/clear-cap", _ORGANIZATION, writes="cap_clear"),
         Step(f"{_ORGANIZATION}/set-cap", _ORGANIZATION, {"amount": "5000"}, "cap_set"),
         Step(f"{_ORGANIZATION}/set-overage", _ORGANIZATION, {"bound": "1"}, "overage_set"),

@@ -190,12 +190,12 @@ async def test_charts_show_the_remaining_amounts_of_the_ledger(
     today = "2026-11-18"
     october = {"2026-10-05": 1, "2026-11-03": 7}
     expected = [
+        _left(hours, {_hour(0): 4000, _hour(9): 50_000, _hour(10): 600_000}),
+        _left(week, {"2026-11-16": 300, today: 654_000}),
         _left(
             _days(datetime(2026, 10, 5, tzinfo=UTC)),
             october | {"2026-11-10": 20, "2026-11-16": 300, today: 654_000},
         ),
-        _left(hours, {_hour(0): 4000, _hour(9): 50_000, _hour(10): 600_000}),
-        _left(week, {"2026-11-16": 300, today: 654_000}),
         _left(month, {"2026-11-10": 20, today: 54_000}),
         _left(week, {"2026-11-16": 300, today: 600_000}),
         _left(hours, {_hour(0): 4000, _hour(9): 50_000}),
@@ -215,7 +215,7 @@ async def test_charts_show_the_remaining_amounts_of_the_ledger(
         remaining for _, _, remaining in await world.uses()
     ]
     paces = [[series["values"] for series in one.chart["series"][1:]] for one in drawn]
-    assert [len(pace[0]) if pace else 0 for pace in paces] == [0, 25, 8, 31, 0, 25, 8, 31]
+    assert [len(pace[0]) if pace else 0 for pace in paces] == [25, 8, 0, 31, 0, 25, 8, 31]
     assert "no chart" not in page
 
 

@@ -29,7 +29,6 @@ PAGES = {
     "audit list": "GET /audit",
     "backend try": "POST /backends/{backend}/try",
     "cap clear": "organizations clear-cap",
-    "cap reset": "organizations reset-caps",
     "cap set": "organizations set-cap",
     "cap show": "GET /organizations/{organization}",
     "costs": "GET /costs",
@@ -89,6 +88,8 @@ PAGES = {
 }
 _STARTS = "it starts processes on a machine, the console among them"
 REASONS = {
+    "overage forget": "is done after a change of the settings, on the machine of the settings",
+    "overage models": "the alerts page names the models that have exceeded their holds",
     "console": _STARTS,
     "demo": _STARTS,
     "serve": _STARTS,

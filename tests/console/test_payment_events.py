@@ -16,13 +16,14 @@ import psutil
 
 from tests.support import stripe_events as stripe
 from tests.support.console_site import ConsoleSite, serving_console
-from tests.support.gateway_processes import database_url
+from tests.support.databases import data_dir_beside, database_url
 from tests.support.http_client import http_client
 from tests.support.ledger import rows
 from tests.support.program import Program, stop, write_config
 from tests.support.proof import Proof
 from tollkeeper.bootstrap import running_services
 from tollkeeper.domain.access import OrganizationId
+from tollkeeper.settings.schema import PaymentsSettings
 
 _SENDERS = 8
 # The cents that remain of a payment of ten dollars, and the events that follow the payment.
@@ -117,13 +118,14 @@ async def _two_consoles(
     source = f"file:{secret}"
     async with AsyncExitStack() as stack:
         if processes:
-            more = f"[payments]\nwebhook_secrets = [{json.dumps(source)}]\n"
+            more = f"[payments]\nwebhook_secrets = {{ live = [{json.dumps(source)}] }}\n"
             url = database_url(conninfo)
-            config = write_config(folder, site.settings.database.data_dir, url=url, more=more)
+            data_dir = data_dir_beside(site.settings.database.data_dir, conninfo)
+            config = write_config(folder, data_dir, url=url, more=more)
             program = Program(config, folder)
             yield [await stack.enter_async_context(_process(program)) for _ in range(2)]
             return
-        payments = site.settings.payments.model_copy(update={"webhook_secrets": (source,)})
+        payments = PaymentsSettings.model_validate({"webhook_secrets": {"live": [source]}})
         settings = site.settings.model_copy(update={"payments": payments})
         second = await stack.enter_async_context(running_services(settings, conninfo))
         yield [

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -17,19 +18,22 @@ from tollkeeper.console import small_bodies
 from tollkeeper.domain.payments import EventOutcome
 from tollkeeper.services.ledger.stripe_events import read_event
 from tollkeeper.settings import Settings, SettingsError
+from tollkeeper.settings.schema import PaymentsSettings
 
 _PATH = "/webhooks/stripe"
 _NEW_SECRET = "whsec_new"
+_TEST_SECRET = "whsec_of_the_test_mode"
 
 
 @pytest.fixture
 def settings(site: ConsoleSite, tmp_path: Path) -> Settings:
-    """Returns settings with two webhook secrets, as during a rotation."""
+    """Returns settings with two secrets, as during a rotation, and a secret of the test mode."""
     sources = []
-    for name, secret in (("old", stripe.SECRET), ("new", _NEW_SECRET)):
+    for name, secret in (("old", stripe.SECRET), ("new", _NEW_SECRET), ("test", _TEST_SECRET)):
         (tmp_path / name).write_text(f"{secret}\n")
         sources.append(f"file:{tmp_path / name}")
-    payments = site.settings.payments.model_copy(update={"webhook_secrets": tuple(sources)})
+    secrets = {"live": sources[:2], "test": sources[2:]}
+    payments = PaymentsSettings.model_validate({"webhook_secrets": secrets})
     return site.settings.model_copy(update={"payments": payments})
 
 
@@ -53,12 +57,31 @@ async def test_a_signed_event_is_booked_without_a_session(
     organization = site.judged.scripted.tenant.organization_id
     payment = stripe.new_payment()
     for secret in (stripe.SECRET, _NEW_SECRET):
-        body = stripe.succeeded(payment, 1234, organization, livemode=False)
+        body = stripe.succeeded(payment, 1234, organization)
         answer = await provider.post(_PATH, content=body, headers=stripe.signed(body, secret))
         assert (answer.status_code, answer.text) == (200, "booked")
-    assert await _granted(site) == {"test_payment": 1234}
+    assert await _granted(site) == {"payment": 1234}
     page = await site.services.audit.audit_list(organization_id=organization, limit=1)
     assert page.entries[0].actor.name.startswith("stripe evt_")
+
+
+async def test_a_secret_signs_the_events_of_its_own_mode_only(
+    site: ConsoleSite, provider: httpx2.AsyncClient
+) -> None:
+    """The secret of the test mode is known to more people, and test payments cost nothing."""
+    organization = site.judged.scripted.tenant.organization_id
+    for livemode, secret in ((True, _TEST_SECRET), (False, stripe.SECRET), (False, _NEW_SECRET)):
+        body = stripe.succeeded(stripe.new_payment(), 9, organization, livemode=livemode)
+        answer = await provider.post(_PATH, content=body, headers=stripe.signed(body, secret))
+        assert (answer.status_code, await _granted(site)) == (400, {}), answer.text
+        listed = {event.id for event in await site.services.payments.payment_event_list()}
+        assert read_event(body).id not in listed
+        # The provider repeats the event, so it's booked once the settings are right.
+        assert "webhook_secrets" in answer.text
+    body = stripe.succeeded(stripe.new_payment(), 1234, organization, livemode=False)
+    answer = await provider.post(_PATH, content=body, headers=stripe.signed(body, _TEST_SECRET))
+    assert (answer.status_code, answer.text) == (200, "booked")
+    assert await _granted(site) == {"test_payment": 1234}
 
 
 async def test_forged_events_change_and_record_nothing(
@@ -66,7 +89,7 @@ async def test_forged_events_change_and_record_nothing(
 ) -> None:
     body = stripe.succeeded(stripe.new_payment(), 1234, site.judged.scripted.tenant.organization_id)
     now = int(time.time())
-    forged: list[tuple[bytes, dict[str, str]]] = [
+    forged: list[tuple[bytes, dict[str, Any]]] = [
         (body, {}),
         (body, {"Stripe-Signature": "nonsense"}),
         (body, {"Stripe-Signature": f"t={now}"}),
@@ -74,6 +97,9 @@ async def test_forged_events_change_and_record_nothing(
         (body, stripe.signed(body, at=now - TOLERANCE_S - 60)),
         (body.replace(b"1234", b"9999"), stripe.signed(body)),
         (b"\xff", {"Stripe-Signature": f"t={now},v1=00"}),
+        (body, {"Stripe-Signature": f"t={now},v1=\xe9".encode()}),
+        (body, {"Stripe-Signature": f"t={now},v1=".encode() + b"\xff"}),
+        (body, {"Stripe-Signature": f"t={'9' * 5000},v1=00"}),
     ]
     for content, headers in forged:
         answer = await provider.post(_PATH, content=content, headers=headers)
@@ -117,6 +143,15 @@ async def test_a_secret_that_is_none_stops_the_start(
         async with serving_console(settings, site.services):
             pass
     assert "sk_live" not in str(refused.value)
+
+
+async def test_no_secret_is_of_both_modes(
+    site: ConsoleSite, settings: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "test").write_text(_NEW_SECRET)
+    with pytest.raises(SettingsError, match=r"payments\.webhook_secrets\.test.* own secret"):
+        async with serving_console(settings, site.services):
+            pass
 
 
 async def test_bodies_that_do_not_end_keep_no_event_out(

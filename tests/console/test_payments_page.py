@@ -14,17 +14,22 @@ from tests.support import stripe_events as stripe
 from tests.support.console_site import ConsoleSite, form_fields, make_session, serving_console
 from tests.support.http_client import http_client
 from tollkeeper.domain.people import Person, Role
+from tollkeeper.services.ledger.stripe_events import read_event
 from tollkeeper.settings import Settings
+from tollkeeper.settings.schema import PaymentsSettings
 
+_TEST_SECRET = "whsec_of_the_test_mode"
 _ROW = re.compile(r"<tr>.*?</tr>", re.DOTALL)
 
 
 @pytest.fixture
 def settings(site: ConsoleSite, tmp_path: Path) -> Settings:
     """Returns settings with the secret of the payment webhook."""
-    (tmp_path / "secret").write_text(stripe.SECRET)
-    sources = (f"file:{tmp_path / 'secret'}",)
-    payments = site.settings.payments.model_copy(update={"webhook_secrets": sources})
+    secrets = {}
+    for mode, secret in (("live", stripe.SECRET), ("test", _TEST_SECRET)):
+        (tmp_path / mode).write_text(secret)
+        secrets[mode] = [f"file:{tmp_path / mode}"]
+    payments = PaymentsSettings.model_validate({"webhook_secrets": secrets})
     return site.settings.model_copy(update={"payments": payments})
 
 
@@ -50,7 +55,9 @@ async def operator(site: ConsoleSite, settings: Settings) -> AsyncIterator[httpx
 async def _report(client: httpx2.AsyncClient, *bodies: bytes) -> None:
     """Sends signed events to the console, as Stripe does."""
     for body in bodies:
-        answer = await client.post("/webhooks/stripe", content=body, headers=stripe.signed(body))
+        secret = stripe.SECRET if read_event(body).livemode else _TEST_SECRET
+        headers = stripe.signed(body, secret)
+        answer = await client.post("/webhooks/stripe", content=body, headers=headers)
         assert answer.status_code in (200, 422), answer.text
 
 

@@ -230,7 +230,8 @@ async def test_a_rename_keeps_the_lines_of_the_rule_and_the_calibration(
     renamed = await site.services.policies.policy_show(policy.organization_id, policy.id)
     assert renamed.name == form["name"]
     assert renamed.draft.rule == rule
-    assert not renamed.has_unpublished_changes
+    assert renamed.published == policy.published
+    assert "name: Renamed" in words((await operator.get(f"/policies/{policy.id}")).text)
     assert renamed.calibration is not None
     assert renamed.calibration.applies_to(
         renamed.current_rule.rule, JudgeFormat("the-judge", prompt_format())

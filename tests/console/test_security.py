@@ -3,6 +3,7 @@ do not send."""
 
 import os
 import re
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -358,6 +359,47 @@ async def test_a_large_body_is_refused(operator: httpx2.AsyncClient) -> None:
     whole = await operator.post("/organizations", content=b"x" * (BODY_BYTES_MAX + 1), headers=form)
     streamed = await operator.post("/organizations", content=pieces(), headers=form)
     assert (whole.status_code, streamed.status_code) == (413, 413)
+
+
+def _multipart(charset: str, **fields: str) -> dict[str, Any]:
+    """Returns the body and the header of a form that claims to be encoded in `charset`."""
+    parts = "".join(
+        f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+        for name, value in fields.items()
+    )
+    content_type = f"multipart/form-data; boundary=x; charset={charset}"
+    return {"content": f"{parts}--x--\r\n".encode(), "headers": {"Content-Type": content_type}}
+
+
+_OTHER_CHARSETS = ("punycode", "raw_unicode_escape", "undefined", '"PunyCode"', "utf-7", "none")
+
+
+@each("charset", _OTHER_CHARSETS)
+async def test_a_form_in_another_encoding_is_not_decoded(
+    stranger: httpx2.AsyncClient, charset: str
+) -> None:
+    """Python's punycode decoder takes quadratic time: half a minute for a megabyte."""
+    before = time.thread_time()
+    for size in (1, 200_000):
+        form = _multipart(charset, token="a" * size)
+        assert (await stranger.post("/sign-in", **form)).status_code == 400
+    assert time.thread_time() - before < 1
+
+
+@each("charset", _OTHER_CHARSETS)
+async def test_a_session_makes_no_encoding_acceptable(
+    operator: httpx2.AsyncClient, charset: str
+) -> None:
+    of_session = {"form_token": await _form_token(operator), "once": "1", "name": "x" * 50}
+    for fields, status in ((of_session, 400), (of_session | {"form_token": "0" * 32}, 403)):
+        form = _multipart(charset, **fields)
+        assert (await operator.post("/organizations", **form)).status_code == status
+
+
+@each("charset", ["utf-8", "UTF8", '"utf-8"'])
+async def test_a_form_in_utf8_may_say_so(stranger: httpx2.AsyncClient, charset: str) -> None:
+    form = _multipart(charset, token=TOKEN)
+    assert (await stranger.post("/sign-in", **form)).status_code == 303
 
 
 async def test_secrets_of_the_settings_are_not_shown(site: ConsoleSite) -> None:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from tests.support.tables import each
 from tollkeeper.api.http.exchange import Exchange
-from tollkeeper.hosting.arrivals import Arrivals, network_of
+from tollkeeper.hosting.arrivals import Arrivals
 from tollkeeper.hosting.http_protocol import HttpLimits
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import bind
@@ -136,22 +136,6 @@ async def test_a_stranger_does_not_wait_behind_a_crowd_from_elsewhere() -> None:
         # Only requests that arrived before it, and those of one turn with both, begin first.
         before = await _begun_before(server, "/stranger", stranger, _FROM_ONE_ADDRESS)
         assert before <= _PER_TURN + 2
-
-
-@each(
-    ("one", "other", "same"),
-    [
-        ("192.0.2.1", "192.0.2.1", True),
-        ("192.0.2.1", "192.0.2.2", False),
-        ("2001:db8::1", "2001:db8:0:0:ffff::2", True),
-        ("2001:db8::1", "2001:db8:0:1::1", False),
-        ("fe80::1%eth0", "fe80::2%eth0", True),
-        ("::ffff:192.0.2.1", "192.0.2.1", True),
-        ("::ffff:192.0.2.1", "::ffff:192.0.2.2", False),
-    ],
-)
-def test_who_has_one_address_of_a_network_has_them_all(one: str, other: str, same: bool) -> None:
-    assert (network_of(one) == network_of(other)) is same
 
 
 @each("is_chunked", [False, True])

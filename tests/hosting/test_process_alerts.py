@@ -4,6 +4,8 @@ import asyncio
 import json
 from dataclasses import replace
 
+import pytest
+
 from tests.support.scripted_gateway import eventually
 from tollkeeper.hosting import process_alerts
 from tollkeeper.hosting.operator_listener import Readiness
@@ -14,6 +16,7 @@ from tollkeeper.services.batches import Backoff
 _PARTS = {"workers": "1 of 1 answer", "database": "nobody answers", "holds": "the disk is full"}
 _READY = Readiness(_PARTS, ready=True)
 _DOWN = Readiness(_PARTS, ready=False, database_reachable=False, database_writable=False)
+_REFUSED = Readiness(_PARTS, ready=True, database_reachable=False)
 _FULL = Readiness(_PARTS, ready=False, database_writable=False)
 _NO_BACKEND = Readiness(_PARTS, ready=False)
 
@@ -30,6 +33,10 @@ def test_one_cause_is_one_alert() -> None:
     assert _standing(alerts) == [("database_unreachable", "nobody answers")]
     alerts.check(_FULL)
     assert _standing(alerts) == [("database_not_writable", "the disk is full")]
+    alerts.check(_REFUSED)
+    assert _standing(alerts) == [("database_refuses_connections", "nobody answers")]
+    alerts.check(replace(_REFUSED, ready=False))
+    assert [kind for kind, _ in _standing(alerts)] == ["database_refuses_connections", "not_ready"]
     alerts.check(_NO_BACKEND)
     ((kind, detail),) = _standing(alerts)
     assert kind == "not_ready"
@@ -45,6 +52,19 @@ def test_one_cause_is_one_alert() -> None:
     ]
     alerts.check(_READY)
     assert _standing(alerts) == []
+
+
+def test_a_start_is_no_alert(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine may need a while to load its model. A database that is down is an alert at once."""
+    alerts = ProcessAlerts(None)
+    alerts.check(_NO_BACKEND)
+    assert _standing(alerts) == []
+    alerts.check(_DOWN)
+    assert [kind for kind, _ in _standing(alerts)] == ["database_unreachable"]
+    monkeypatch.setattr(process_alerts, "_START_S", 0.0)
+    late = ProcessAlerts(None)
+    late.check(_NO_BACKEND)
+    assert [kind for kind, _ in _standing(late)] == ["not_ready"]
 
 
 async def test_each_change_is_posted_once_and_again_where_that_fails() -> None:

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from tests.hosting.raw_corpus import CORPUS
 from tests.support.proof import Proof
 from tests.support.request_receiver import content_of, parse_requests
+from tests.support.tables import each
+from tollkeeper.hosting.request_rules import path_of_request_line
 
 _HEADER_BYTES_MAX = 1 << 20
 _PIECES = [b"\r", b"\n", b"\r\n", b" ", b":", b"0", b"\x00", b"\xff", b"Content-Length: 1\r\n"]
@@ -54,3 +56,18 @@ def test_mutations_of_the_corpus(proof: Proof) -> None:
         assert _parsed(raw[:at], raw[at:]) == whole, seed
         assert _parsed(*(bytes([byte]) for byte in raw)) == whole, seed
     proof.count("mutated requests", mutations)
+
+
+@each(
+    ("data", "path"),
+    [
+        (b"POST /v1/x?y HTTP/1.1\r\nHost: a\r\n\r\n", b"/v1/x"),
+        (b"\r\nGET http://host/v1/x HTTP/1.1\r\n", b"/v1/x"),
+        (b"GET /v1", b"/v1"),
+        (b"GET /v1#x HTTP/1.1\r\n", b""),
+        (b"GET", b""),
+        (b"\x16\x03\x01", b""),
+    ],
+)
+def test_the_path_of_a_request_that_is_refused_unparsed(data: bytes, path: bytes) -> None:
+    assert path_of_request_line(data) == path

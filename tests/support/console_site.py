@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import uvicorn
 from playwright.async_api import BrowserContext, Page
 
 from tests.support.gateway import running_gateway
@@ -19,6 +18,7 @@ from tests.support.scripted_gateway import ScriptedGateway, eventually, scripted
 from tests.support.upstream import Upstream, chat
 from tollkeeper.bootstrap import master_secret
 from tollkeeper.console.context import Finding, MachineChecks, ProbedReplica
+from tollkeeper.console.server import CONNECTIONS_MAX, ConsoleServer
 from tollkeeper.console.sessions import COOKIE, Sessions, token_digest
 from tollkeeper.console.start import create_console
 from tollkeeper.domain.people import Person
@@ -101,6 +101,7 @@ async def serving_console(
     machine: MachineChecks | None = None,
     *,
     port: int = 0,
+    connections_max: int = CONNECTIONS_MAX,
 ) -> AsyncIterator[str]:
     """Serves the console in this event loop and yields its URL. Port 0 means a free port."""
 
@@ -119,8 +120,9 @@ async def serving_console(
         machine=machine or MachineChecks(ask_replicas, _no_alerts, all_well),
     )
     listener = bind("127.0.0.1", port, setting="test")
-    async with _serving(app, listener):
-        yield f"http://{address_of(listener)}"
+    async with _serving(ConsoleServer(app, settings, connections_max), listener):
+        scheme = "https" if settings.console.tls_files else "http"
+        yield f"{scheme}://{address_of(listener)}"
 
 
 async def make_session(site: ConsoleSite, person: Person) -> dict[str, str]:
@@ -135,10 +137,8 @@ async def make_session(site: ConsoleSite, person: Person) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def _serving(app: Any, listener: socket.socket) -> AsyncIterator[None]:
-    server = uvicorn.Server(
-        uvicorn.Config(app, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
-    )
+async def _serving(server: ConsoleServer, listener: socket.socket) -> AsyncIterator[None]:
+    server.config.timeout_graceful_shutdown = 1
     # The public `serve` would replace the signal handlers of the test run.
     task = asyncio.create_task(server._serve([listener]))
     await eventually(lambda: server.started)

@@ -16,6 +16,7 @@ import httpx2
 from bench.ports import free_port
 
 from tests.support.console_site import ConsoleSite, serving_console
+from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 
 _START_S = 60
@@ -83,9 +84,11 @@ def with_provider(settings: Settings, issuer: str, **more: Any) -> Settings:
 
 
 @asynccontextmanager
-async def console_with_provider(site: ConsoleSite, issuer: str, **more: Any) -> AsyncIterator[str]:
+async def console_with_provider(
+    site: ConsoleSite, issuer: str, *, services: Services | None = None, **more: Any
+) -> AsyncIterator[str]:
     """Serves a console that uses this provider, on a free port, and yields its URL."""
     port = free_port()
     settings = with_provider(site.settings, issuer, **more)
-    async with serving_console(settings, site.services, port=port) as address:
+    async with serving_console(settings, services or site.services, port=port) as address:
         yield address

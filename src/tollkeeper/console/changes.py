@@ -38,6 +38,7 @@ _STATUS: tuple[tuple[type[TollkeeperError], int], ...] = (
     (RateLimited, 429),
     (Unavailable, 503),
 )
+_FOREIGN = "This form is not from a page of this session: load the page again."
 _log = structlog.get_logger("tollkeeper.console")
 
 
@@ -88,10 +89,13 @@ async def checked_form(request: Request) -> Form:
 
 
 async def _form_of_session(request: Request) -> Form:
+    sessions, session = console_of(request).sessions, session_of(request)
+    # A body without the token isn't even decoded.
+    if sessions.form_token(session).encode() not in await request.body():
+        raise PermissionDenied(_FOREIGN)
     form = await read_form(request)
-    sessions = console_of(request).sessions
-    if not sessions.form_token_is_right(session_of(request), form.text("form_token", default="")):
-        raise PermissionDenied("This form is not from a page of this session: load the page again.")
+    if not sessions.form_token_is_right(session, form.text("form_token", default="")):
+        raise PermissionDenied(_FOREIGN)
     return form
 
 

@@ -9,8 +9,7 @@ from starlette.requests import Request
 
 from tollkeeper.console.identity_provider import IdentityProvider
 from tollkeeper.console.own_services import own_services
-from tollkeeper.console.sessions import Session, Sessions, SignInAttempts
-from tollkeeper.console.small_bodies import SmallBodies
+from tollkeeper.console.sessions import Session, Sessions, WrongAttempts
 from tollkeeper.domain.errors import DeadlineExceeded, Unavailable
 from tollkeeper.domain.views import StandingAlert
 from tollkeeper.services.policies.judge import Judge
@@ -60,8 +59,9 @@ class MachineChecks:
     doctor: Callable[[], Awaitable[list[Finding]]]
 
 
-# Gets the body of a payment event and its signature, and tells whether the signature is valid.
-SignatureCheck = Callable[[bytes, str], bool]
+# Gets the body of a payment event and its signature. Returns the `livemode` of the secret that has
+# signed it, or None if the signature is not valid.
+SignatureCheck = Callable[[bytes, str], bool | None]
 OpenJudge = Callable[[], AbstractAsyncContextManager[Judge]]
 
 
@@ -73,7 +73,12 @@ class Console:
     settings: Settings
     origins: tuple[SettingOrigin, ...]
     sessions: Sessions
-    attempts: SignInAttempts
+    # The right token is always accepted: its 256 random bits cannot be guessed, and strangers must
+    # not be able to lock the operator out.
+    wrong_tokens: WrongAttempts
+    # Only the identity provider knows whether a code is right, so a network that has sent too many
+    # wrong ones has to wait. Other networks need not.
+    wrong_codes: WrongAttempts
     vault: Vault
     # None if users can sign in with the operator token only.
     provider: IdentityProvider | None
@@ -86,9 +91,7 @@ class Console:
     # Whether cookies are sent over HTTPS only.
     secure: bool
     # Checks the signatures of payment events; None if the settings contain no secret for them.
-    signature_is_valid: SignatureCheck | None = None
-    # Reads the bodies of payment events, whose senders are not authenticated yet.
-    webhook_bodies: SmallBodies = field(default_factory=SmallBodies)
+    signed_livemode: SignatureCheck | None = None
     # Allows one trial, check or export of a month at a time (see `exclusive_run`).
     _exclusive: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from uuid import NAMESPACE_OID, UUID, uuid5
 
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, QueryParams, UploadFile
 from starlette.requests import Request
 
@@ -19,6 +20,7 @@ _FIELDS_MAX = 200
 # The parser's limit for one field, in bytes. No field reaches this limit, because
 # `console/guard.py` rejects every body above 4 MiB.
 _FIELD_BYTES_MAX = 8_388_608
+_UTF8 = (b"utf-8", b"utf8")
 RANGES_S = {"1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000}
 
 
@@ -89,6 +91,12 @@ class Refused:
 
 
 async def read_form(request: Request) -> Form:
+    """Raises InvalidRequest unless the form is UTF-8, which is what browsers send. Python decodes a
+    form in any other encoding that its header names, and some of these decoders take seconds."""
+    # The parser of the form reads the header with the same function.
+    _, options = parse_options_header(request.headers.get("content-type"))
+    if options.get(b"charset", b"utf-8").lower() not in _UTF8:
+        raise InvalidRequest("A form must be encoded as UTF-8.")
     return Form(
         await request.form(max_fields=_FIELDS_MAX, max_files=1, max_part_size=_FIELD_BYTES_MAX)
     )

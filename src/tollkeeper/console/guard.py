@@ -6,14 +6,16 @@ from urllib.parse import quote
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import cookie_parser
+from starlette.requests import ClientDisconnect, Request, cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tollkeeper.console.sessions import COOKIE, Sessions
+from tollkeeper.console.small_bodies import BodyTooLarge, BodyTooSlow, SmallBodies
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.services.request_ids import new_request_id_text
 
+# The limit for the body of a request with a session. `small_bodies` has the limit for all others.
 BODY_BYTES_MAX = 4 * 1024 * 1024
 # The maximum time between two pieces of a request body.
 _BODY_TIMEOUT_S = 60
@@ -51,10 +53,6 @@ _HEADERS = {
 }
 
 
-class BodyTooLarge(Exception):
-    """Signals a request body that is larger than the limit for its path."""
-
-
 class Guard:
     """Wraps the console's application as ASGI middleware."""
 
@@ -65,6 +63,7 @@ class Guard:
         self._sessions = sessions
         self._hosts = hosts
         self._secure = secure
+        self._small_bodies = SmallBodies()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -79,9 +78,18 @@ class Guard:
             await refusal(scope, receive, respond)
             return
         try:
-            await self._app(scope, _limited(receive), respond)
+            if scope["session"] is None and scope["method"] not in _SAFE_METHODS:
+                body = await self._small_bodies.read(Request(scope, receive))
+                await self._app(scope, _replaying(body, receive), respond)
+            else:
+                await self._app(scope, _limited(receive), respond)
         except BodyTooLarge:
             await PlainTextResponse("The form is too large.", 413)(scope, receive, respond)
+        except BodyTooSlow:
+            text = "The body did not arrive in time."
+            await PlainTextResponse(text, 408)(scope, receive, respond)
+        except ClientDisconnect:
+            return
 
     async def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
         """Returns the response to a request that must not reach a page: an error, or a redirect to
@@ -129,6 +137,18 @@ class Guard:
             await send(message)
 
         return respond
+
+
+def _replaying(body: bytes, receive: Receive) -> Receive:
+    """Returns the body as one message. The next message can only say that the client disconnected."""
+    message: Message | None = {"type": "http.request", "body": body, "more_body": False}
+
+    async def receive_again() -> Message:
+        nonlocal message
+        first, message = message, None
+        return first or await receive()
+
+    return receive_again
 
 
 def _limited(receive: Receive) -> Receive:

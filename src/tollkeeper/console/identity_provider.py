@@ -7,7 +7,7 @@ A sign-in has two steps, `begin` and `finish`. In between, the browser shows the
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +23,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 from joserfc.jws import JWSRegistry
 
+from tollkeeper.console.places import Places
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.errors import PermissionDenied, Unavailable
 from tollkeeper.domain.people import Person, Role
@@ -38,8 +39,8 @@ _CLOCK_SKEW_S = 60
 # is made after `_RETRY_AFTER_FAILURE_S`.
 _METADATA_CACHED_S = 3600
 _RETRY_AFTER_FAILURE_S = 5
-# The maximum number of concurrent steps.
-_CONCURRENT_STEPS_MAX = 16
+# The maximum number of codes that are redeemed at the same time.
+_REDEEMING_MAX = 16
 # The maximum length of a user's subject (the user's id at the provider) and of a user's name.
 _TEXT_MAX = 255
 # The claim that contains the id of the organization, for users with the role `organization`.
@@ -113,7 +114,9 @@ class IdentityProvider:
         self._read_at = 0
         self._failed_at = 0
         self._reading = asyncio.Lock()
-        self._step_slots = asyncio.Semaphore(_CONCURRENT_STEPS_MAX)
+        self._redeeming = Places()
+        # All clients share it, because reading the authorities' certificates takes 50 ms.
+        self._tls = httpx2.create_ssl_context()
 
     async def begin(self, next_page: str, callback: str) -> tuple[str, PendingSignIn]:
         """Returns the URL of the provider's sign-in page, and the state for the browser. After the
@@ -121,7 +124,7 @@ class IdentityProvider:
         provider fails."""
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
         pending = PendingSignIn(state, nonce, verifier, next_page, self._clock())
-        async with self._step(callback) as client:
+        async with self._step(callback) as client, asyncio.timeout(_DEADLINE_S):
             metadata = await self._current_metadata(client)
             client.scope = " ".join(_scopes(metadata, (self._settings.role_claim, _ORGANIZATION)))
             address, _ = client.create_authorization_url(
@@ -132,10 +135,13 @@ class IdentityProvider:
             )
         return address, pending
 
-    async def finish(self, code: str, pending: PendingSignIn, callback: str) -> Person:
+    async def finish(
+        self, code: str, pending: PendingSignIn, callback: str, network: Hashable
+    ) -> Person:
         """Returns the user to whom the provider issued the code. Raises Unavailable if the provider
         fails, and PermissionDenied if its response is invalid or the user has no role."""
-        async with self._step(callback) as client:
+        place = self._redeeming.take(network, places_max=_REDEEMING_MAX, deadline_s=_DEADLINE_S)
+        async with self._step(callback) as client, place:
             metadata = await self._current_metadata(client)
             client.token_endpoint_auth_method = self._auth_method(metadata)
             token = await client.fetch_token(
@@ -150,23 +156,17 @@ class IdentityProvider:
     @asynccontextmanager
     async def _step(self, callback: str) -> AsyncIterator[Any]:
         """Provides an HTTP client for a step. Logs every error of the provider, and converts it: a
-        refusal or an invalid ID token to PermissionDenied, other errors to Unavailable. Also
-        raises Unavailable if too many users are signing in."""
-        if self._step_slots.locked():
-            raise Unavailable("Too many people are signing in. Try again.")
+        refusal or an invalid ID token to PermissionDenied, other errors to Unavailable."""
         try:
-            async with (
-                self._step_slots,
-                asyncio.timeout(_DEADLINE_S),
-                _Client(
-                    self._settings.client_id,
-                    self._secret or None,
-                    redirect_uri=callback,
-                    code_challenge_method="S256",
-                    timeout=_DEADLINE_S,
-                    headers={"Accept-Encoding": "identity"},
-                ) as client,
-            ):
+            async with _Client(
+                self._settings.client_id,
+                self._secret or None,
+                redirect_uri=callback,
+                code_challenge_method="S256",
+                timeout=_DEADLINE_S,
+                headers={"Accept-Encoding": "identity"},
+                verify=self._tls,
+            ) as client:
                 yield client
         except (OAuthError, JoseError) as exc:
             _log.warning("a sign-in was refused", reason=str(exc))

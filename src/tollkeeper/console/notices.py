@@ -42,7 +42,6 @@ NOTICES = {
     "policy-resumed": "The policy is in force again.",
     "renamed": "The name is changed.",
     "organization-archived": "The organization is archived: its keys admit no calls.",
-    "caps-reset": "The caps are reset: calls count toward the current day, week and month again.",
     "calibration-saved": "The calibration is saved. It has no effect until you select it.",
     "calibrated": "The calibration in use is changed.",
     "recovered": "The holds of dead processes are marked as unsettled.",

@@ -63,7 +63,6 @@ PERMISSIONS = {
     "POST /organizations/{organization}/admin-keys/{key}/rename": _WORK,
     "POST /organizations/{organization}/rename": _WORK,
     "POST /organizations/{organization}/archive": _OWNER,
-    "POST /organizations/{organization}/reset-caps": _WORK,
     "POST /organizations/{organization}/grant-credit": _WORK,
     "POST /organizations/{organization}/set-cap": _WORK,
     "POST /organizations/{organization}/clear-cap": _WORK,

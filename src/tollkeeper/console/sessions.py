@@ -5,7 +5,7 @@ import hashlib
 import hmac
 import secrets
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from tollkeeper.domain.people import Person, Role
@@ -17,13 +17,13 @@ from tollkeeper.storage.console_sessions import StoredSession
 COOKIE = "tollkeeper_console"
 TOKEN_PREFIX = "tko_"  # noqa: S105 - the beginning of every token
 _FORM_TOKEN_BYTES = 16
-# The number of wrong tokens that one client address, and all addresses together, may send in
-# `_WINDOW_S` seconds.
+# The number of wrong attempts that one network may make in `_WINDOW_S` seconds.
 _WINDOW_S = 300
 _WRONG_MAX = 10
-_WRONG_MAX_TOTAL = 100
-# The maximum numbers of client addresses and of sent forms that are kept in memory.
-_ADDRESSES_MAX = 10_000
+# The number of wrong tokens that all networks together may send in this time.
+WRONG_TOKENS_MAX = 100
+# The maximum numbers of networks and of sent forms that are kept in memory.
+_NETWORKS_MAX = 10_000
 _SENT_FORMS_MAX = 20_000
 
 
@@ -151,39 +151,40 @@ def _digest(cookie: str) -> bytes:
 
 
 @dataclass(slots=True)
-class SignInAttempts:
-    """Limits the wrong tokens from each client address and from all addresses together. The right
-    token is always accepted: its 256 random bits cannot be guessed, and other clients must not be
-    able to lock the operator out."""
+class WrongAttempts:
+    """Limits the wrong attempts to sign in from each network and, with `total_max`, from all
+    networks together."""
 
     clock: Clock
-    _wrong: OrderedDict[str, deque[int]] = field(default_factory=OrderedDict)
+    total_max: int | None = None
+    _wrong: OrderedDict[Hashable, deque[int]] = field(default_factory=OrderedDict)
     _wrong_total: deque[int] = field(default_factory=deque)
 
-    def _wait_s(self, address: str) -> int:
-        """Returns the seconds that the address has to wait before its next attempt; 0 if it need
+    def wait_s(self, network: Hashable) -> int:
+        """Returns the seconds that the network has to wait before its next attempt; 0 if it need
         not wait."""
         now = self.clock()
-        of_address = self._wrong.get(address, deque())
+        of_network = self._wrong.get(network, deque())
         for attempts, attempts_max in (
-            (of_address, _WRONG_MAX),
-            (self._wrong_total, _WRONG_MAX_TOTAL),
+            (of_network, _WRONG_MAX),
+            (self._wrong_total, self.total_max),
         ):
             while attempts and attempts[0] <= now - _WINDOW_S:
                 attempts.popleft()
-            if len(attempts) >= attempts_max:
+            if attempts_max is not None and len(attempts) >= attempts_max:
                 return attempts[0] + _WINDOW_S - now
         return 0
 
-    def count_wrong_token(self, address: str) -> int:
-        """Counts a wrong token and returns 0. If the address had to wait before this attempt,
-        returns the remaining seconds and does not count the token."""
-        wait_s = self._wait_s(address)
+    def count(self, network: Hashable) -> int:
+        """Counts a wrong attempt and returns 0. If the network had to wait before this attempt,
+        returns the remaining seconds and does not count the attempt."""
+        wait_s = self.wait_s(network)
         if wait_s:
             return wait_s
-        self._wrong.setdefault(address, deque()).append(self.clock())
-        self._wrong.move_to_end(address)
-        self._wrong_total.append(self.clock())
-        if len(self._wrong) > _ADDRESSES_MAX:
+        self._wrong.setdefault(network, deque()).append(self.clock())
+        self._wrong.move_to_end(network)
+        if self.total_max is not None:
+            self._wrong_total.append(self.clock())
+        if len(self._wrong) > _NETWORKS_MAX:
             self._wrong.popitem(last=False)
         return 0

@@ -15,10 +15,11 @@ from tollkeeper.console.context import Console, console_of
 from tollkeeper.console.forms import read_form
 from tollkeeper.console.identity_provider import NoRole, PendingSignIn
 from tollkeeper.console.notices import NOTICES
+from tollkeeper.console.places import network_of_client
 from tollkeeper.console.rendering import render_outside
 from tollkeeper.console.sessions import COOKIE, TOKEN_HOLDER
 from tollkeeper.domain.audit import Actor, ActorKind
-from tollkeeper.domain.errors import NotFound, PermissionDenied, TollkeeperError
+from tollkeeper.domain.errors import NotFound, PermissionDenied, RateLimited, TollkeeperError
 from tollkeeper.domain.people import Person
 from tollkeeper.services.audit import acting_as
 from tollkeeper.services.console_sessions import SESSION_S
@@ -46,11 +47,10 @@ async def show_sign_in(request: Request) -> Response:
 
 async def sign_in(request: Request) -> Response:
     console = console_of(request)
-    address = "unknown" if request.client is None else request.client.host
     form = await read_form(request)
     next_page = _own_address(form.text("next", default="/"))
     if not console.sessions.token_is_right(form.text("token", default="")):
-        return _refused(request, next_page, console.attempts.count_wrong_token(address))
+        return _refused(request, next_page, console.wrong_tokens.count(network_of_client(request)))
     response = RedirectResponse(next_page, 303)
     await _begin_session(request, response, TOKEN_HOLDER, console.sessions.token_credential)
     return response
@@ -135,8 +135,13 @@ async def _person(console: Console, request: Request, pending: PendingSignIn) ->
         # Does not show the `error` parameter, because the author of a link can put any text into
         # it.
         raise PermissionDenied("The identity provider did not sign you in.")
+    network = network_of_client(request)
+    wait_s = console.wrong_codes.wait_s(network)
+    if wait_s:
+        text = f"Too many sign-ins from your network have failed. Try again in {wait_s} seconds."
+        raise RateLimited(text, retry_after_s=wait_s)
     try:
-        person = await console.provider.finish(query["code"], pending, _callback(request))
+        person = await console.provider.finish(query["code"], pending, _callback(request), network)
         if person.organization_id is not None:
             await _require_organization(console, person)
     except NoRole as exc:
@@ -144,6 +149,9 @@ async def _person(console: Console, request: Request, pending: PendingSignIn) ->
         assert sessions.sign_in_credential is not None
         await sessions.end_all(sessions.sign_in_credential, exc.subject)
         _log.warning("a person without a role was refused", subject=exc.subject)
+        raise
+    except PermissionDenied:
+        console.wrong_codes.count(network)
         raise
     return person
 
@@ -198,6 +206,8 @@ def _problem(request: Request, next_page: str, exc: TollkeeperError) -> Response
     _log.warning("a sign-in failed", reason=exc.message)
     page = _page(request, next_page, exc.message)
     page.status_code = status_of(exc)
+    if exc.retry_after_s is not None:
+        page.headers["Retry-After"] = str(exc.retry_after_s)
     return page
 
 

@@ -1,11 +1,9 @@
-"""Reads the bodies of unauthenticated requests, with limits on their size, time and number."""
-
-import asyncio
-from collections import OrderedDict
+"""Reads the bodies of requests without a session (sign-ins and payment events), with limits on their size,
+time and number."""
 
 from starlette.requests import Request
 
-from tollkeeper.console.guard import BodyTooLarge
+from tollkeeper.console.places import Places, network_of_client
 
 BODY_BYTES_MAX = 256 * 1024
 # The maximum number of bodies that are read at the same time.
@@ -13,28 +11,32 @@ READING_MAX = 64
 _DEADLINE_S = 10.0
 
 
+class BodyTooLarge(Exception):
+    """Signals a request body that is larger than the limit."""
+
+
+class BodyTooSlow(Exception):
+    """Signals a body that took too long, or had to make room for another one."""
+
+
 class SmallBodies:
-    """Reads bodies concurrently. If `READING_MAX` bodies are being read, reading another body
-    cancels the read that began first. A deliberately slow read becomes the oldest, so slow senders
-    cannot block other senders."""
+    """Reads bodies concurrently."""
 
     def __init__(self) -> None:
-        self._reading: OrderedDict[asyncio.Timeout, None] = OrderedDict()
+        self._reading = Places()
 
     async def read(self, request: Request) -> bytes:
-        """Reads one body. Raises BodyTooLarge, or TimeoutError if the read takes too long or is
-        cancelled."""
-        body = bytearray()
-        async with asyncio.timeout(_DEADLINE_S) as timeout:
-            if len(self._reading) >= READING_MAX:
-                # A deadline in the past cancels the oldest read at once.
-                self._reading.popitem(last=False)[0].reschedule(0)
-            self._reading[timeout] = None
-            try:
+        """Reads one body. Raises BodyTooLarge, BodyTooSlow or Starlette's ClientDisconnect."""
+        if int(request.headers.get("content-length", "0")) > BODY_BYTES_MAX:
+            raise BodyTooLarge
+        body, network = bytearray(), network_of_client(request)
+        place = self._reading.take(network, places_max=READING_MAX, deadline_s=_DEADLINE_S)
+        try:
+            async with place:
                 async for piece in request.stream():
                     body += piece
                     if len(body) > BODY_BYTES_MAX:
                         raise BodyTooLarge
-            finally:
-                self._reading.pop(timeout, None)
+        except TimeoutError:
+            raise BodyTooSlow from None
         return bytes(body)

@@ -1,7 +1,6 @@
 """Starts the console: checks that its address is safe and its certificate can be used, determines the
 allowed host names, creates the console's objects and runs the server."""
 
-import ipaddress
 import socket
 import ssl
 from collections.abc import Callable
@@ -23,8 +22,8 @@ from tollkeeper.console.context import Console, MachineChecks
 from tollkeeper.console.identity_provider import IdentityProvider
 from tollkeeper.console.lease import held_lease
 from tollkeeper.console.replica_watch import ReplicaWatch
-from tollkeeper.console.server import TakeSignals, serve
-from tollkeeper.console.sessions import Sessions, SignInAttempts
+from tollkeeper.console.server import CONNECTIONS_MAX, TakeSignals, serve
+from tollkeeper.console.sessions import WRONG_TOKENS_MAX, Sessions, WrongAttempts
 from tollkeeper.domain.errors import StateConflict
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.console_sessions import ConsoleSessions
@@ -33,6 +32,7 @@ from tollkeeper.services.use_cases import Services
 from tollkeeper.services.vault import Vault
 from tollkeeper.settings import Settings, SettingsError
 from tollkeeper.settings.origins import setting_origins
+from tollkeeper.settings.schema import is_loopback
 
 
 def require_safe_address(settings: Settings) -> None:
@@ -41,7 +41,7 @@ def require_safe_address(settings: Settings) -> None:
     console = settings.console
     if console.tls_files:
         _require_certificate(*console.tls_files)
-    elif not (console.trusted_proxies or _is_loopback(console.host)):
+    elif console.is_exposed:
         raise StateConflict(
             f"console.host = {console.host} is not loopback: set console.tls_files, or "
             "console.trusted_proxies for a proxy that speaks HTTPS."
@@ -59,20 +59,11 @@ def _require_certificate(certificate: str, key: str) -> None:
         ) from exc
 
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def allowed_hosts(settings: Settings) -> frozenset[str]:
     """Returns the host names under which browsers may reach the console."""
     console = settings.console
     listening_host = f"[{console.host}]" if ":" in console.host else console.host
-    loopback = ("localhost", "127.0.0.1", "[::1]") if _is_loopback(console.host) else ()
+    loopback = ("localhost", "127.0.0.1", "[::1]") if is_loopback(console.host) else ()
     return frozenset(name.lower() for name in (listening_host, *loopback, *console.allowed_hosts))
 
 
@@ -104,14 +95,15 @@ def create_console(
         settings=settings,
         origins=setting_origins(settings, config),
         sessions=sessions,
-        attempts=SignInAttempts(services.clock),
+        wrong_tokens=WrongAttempts(services.clock, WRONG_TOKENS_MAX),
+        wrong_codes=WrongAttempts(services.clock),
         vault=vault,
         provider=_provider(settings, services.clock),
         last_probe=ReplicaWatch(machine.probe_replicas),
         machine=machine,
         open_judge=judge,
         secure=_is_secure(settings),
-        signature_is_valid=signature_check(settings),
+        signed_livemode=signature_check(settings),
     )
     return build_console(console, allowed_hosts(settings))
 
@@ -137,12 +129,14 @@ async def run_console(
     config: Path | None,
     machine: MachineChecks,
     take_signals: TakeSignals,
+    connections_max: int = CONNECTIONS_MAX,
 ) -> None:
-    """Serves the console until SIGTERM or SIGINT. Raises StateConflict if the database schema
+    """Serves the console until SIGTERM or SIGINT. `connections_max` is what the process's limit of
+    open files allows. Raises StateConflict if the database schema
     becomes too new for this version of the code."""
     async with (
         running_services(settings, conninfo) as services,
         held_lease(services.database),
     ):
         app = create_console(settings, services, token_sha256, config=config, machine=machine)
-        await serve(app, settings, listener, take_signals)
+        await serve(app, settings, listener, take_signals, connections_max)

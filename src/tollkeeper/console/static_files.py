@@ -3,13 +3,14 @@ package."""
 
 import gzip
 import hashlib
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 _STATIC_FOLDER = Path(__file__).parent / "static"
 
@@ -30,6 +31,7 @@ _FILES = {
     "plotly.js": (_plotly(), "text/javascript; charset=utf-8"),
 }
 _COMPRESSION = 6
+_PIECE_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,5 +64,16 @@ async def static_file(request: Request) -> Response:
         return Response(status_code=304, headers=headers)
     if "gzip" in request.headers.get("accept-encoding", ""):
         headers["Content-Encoding"] = "gzip"
-        return Response(found.compressed, media_type=found.media_type, headers=headers)
-    return Response(found.content, media_type=found.media_type, headers=headers)
+        return _in_pieces(found.compressed, found.media_type, headers)
+    return _in_pieces(found.content, found.media_type, headers)
+
+
+def _in_pieces(content: bytes, media_type: str, headers: dict[str, str]) -> Response:
+    """The server copies what it sends. So a client that doesn't read must not get a large file at once."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(content), _PIECE_BYTES):
+            yield content[start : start + _PIECE_BYTES]
+
+    headers["Content-Length"] = str(len(content))
+    return StreamingResponse(pieces(), media_type=media_type, headers=headers)

@@ -6,9 +6,9 @@ only a few requests begin in one iteration. For one owner (usually an organizati
 while other owners have calls in progress.
 """
 
-import ipaddress
 from collections.abc import Callable, Hashable
 
+from tollkeeper.runtime.connection_limit import network_of
 from tollkeeper.runtime.fair_queue import Callback, FairQueue, FairTurns
 
 # The maximum number of requests that begin in one iteration.
@@ -60,15 +60,6 @@ class Arrivals:
 
     def _begin_next_stranger(self) -> None:
         self._strangers.pop()()
-
-
-def network_of(address: str) -> Hashable:
-    """Returns the network of a client: its IPv4 address, or the first 64 bits of its IPv6 address."""
-    if ":" not in address:
-        return address
-    ipv6 = ipaddress.IPv6Address(address.partition("%")[0])
-    # A dual-stack socket reports an IPv4 client with an IPv6 address that contains the IPv4 address.
-    return ipv6.packed[:8] if ipv6.ipv4_mapped is None else str(ipv6.ipv4_mapped)
 
 
 def fair_arrivals(

@@ -11,13 +11,14 @@ from time import time
 from typing import cast
 from weakref import WeakValueDictionary
 
-from tollkeeper.api.http.envelope import BodyTimeout, render_error
+from tollkeeper.api.http.envelope import BodyTimeout, ErrorStyle, render_error
 from tollkeeper.api.http.exchange import Application
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
-from tollkeeper.hosting.arrivals import Arrivals, network_of
-from tollkeeper.hosting.connection_limit import ConnectionLimit
+from tollkeeper.hosting.arrivals import Arrivals
 from tollkeeper.hosting.http_exchange import HttpExchange, first_lines
 from tollkeeper.hosting.request_parser import KnownHeaders, RequestParser
+from tollkeeper.hosting.request_rules import path_of_request_line
+from tollkeeper.runtime.connection_limit import ConnectionLimit, network_of
 from tollkeeper.runtime.fair_queue import Callback
 from tollkeeper.services.request_ids import new_request_id_text
 
@@ -65,6 +66,8 @@ class ServerState:
     limits: HttpLimits
     # Limits how many requests begin in one iteration of the event loop.
     arrivals: Arrivals
+    # Returns the style of errors at a path.
+    error_style: Callable[[bytes], ErrorStyle]
     # Limits the number of open connections.
     connection_limit: "ConnectionLimit[HttpConnection]" = field(init=False)
     # The read buffers. All connections can share them, because the event loop reads from one connection
@@ -478,10 +481,19 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _refuse(self, error: TollkeeperError) -> None:
         """Sends an error and closes the connection. The application is not called, because there is no
         valid request."""
-        rendered = render_error(error, new_request_id_text())
+        style = self._state.error_style(self._refused_path())
+        rendered = render_error(error, new_request_id_text(), style)
         lines = first_lines(rendered.status, False, int(time()))
         self.send(b"%b%b\r\n%b" % (lines, rendered.headers, rendered.body))
         self._close(linger_s=_LINGER_AFTER_REFUSAL_S)
+
+    def _refused_path(self) -> bytes:
+        """Returns the path of the next request, which may be invalid, incomplete or not parsed yet."""
+        if self._waiting:
+            return self._waiting[0].head.path
+        if self._unparsed:
+            return path_of_request_line(bytes(self._unparsed))
+        return self._parser.path
 
     def _close(self, *, linger_s: float = 0) -> None:
         """Closes the connection after all buffered data is sent. With `linger_s`, first closes only the

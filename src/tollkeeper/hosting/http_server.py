@@ -2,7 +2,9 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
 
+from tollkeeper.api.http.envelope import ErrorStyle
 from tollkeeper.api.http.exchange import Application
 from tollkeeper.hosting.arrivals import PER_TURN, Arrivals
 from tollkeeper.hosting.http_protocol import HttpConnection, HttpLimits, ServerState
@@ -18,16 +20,17 @@ _POLL_S = 0.05
 
 class HttpServer:
     """Serves an application on a bound socket, in the running event loop. `arrivals` decides when the
-    server begins to parse a request."""
+    server begins to parse a request, and `error_style` how an invalid request for a path is answered."""
 
     def __init__(
         self,
         app: Application,
         limits: HttpLimits,
         arrivals: Arrivals | None = None,
+        error_style: Callable[[bytes], ErrorStyle] = lambda _: ErrorStyle.USUAL,
     ) -> None:
         arrivals = Arrivals(FairTurns(PER_TURN)) if arrivals is None else arrivals
-        self._state = ServerState(app, limits, arrivals)
+        self._state = ServerState(app, limits, arrivals, error_style)
         self._server: asyncio.Server | None = None
         self._listener: socket.socket | None = None
 

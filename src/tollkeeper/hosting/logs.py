@@ -6,13 +6,13 @@ secret.
 """
 
 import logging
-import sys
 from collections.abc import MutableMapping
 from typing import Any
 
 import structlog
 
 from tollkeeper.runtime.late_log import allow_logs, logs_are_for_people
+from tollkeeper.runtime.output import log_output
 
 # In characters. Longer values are cut, so that a large request cannot fill the log.
 _VALUE_LENGTH_MAX = 2000
@@ -33,10 +33,24 @@ def configure_logs() -> None:
             _line_for_people if for_people else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: _QueuedLines(),
         cache_logger_on_first_use=True,
     )
+    log_output.on_dropped = _report_dropped
     logging.basicConfig(handlers=[_LibraryHandler()], level=logging.WARNING, force=True)
+
+
+class _QueuedLines:
+    """Writes the lines of structlog in the thread of `log_output`."""
+
+    def msg(self, line: str) -> None:
+        log_output.write_line(line)
+
+    debug = info = warning = error = critical = msg
+
+
+def _report_dropped(count: int) -> None:
+    structlog.get_logger("tollkeeper.logs").warning("log lines were dropped", count=count)
 
 
 class _LibraryHandler(logging.Handler):

@@ -13,7 +13,7 @@ from tollkeeper.api.http.exchange import Exchange
 
 # The supervisor's own gauges. The workers write their metrics to files.
 _READY = Gauge("tollkeeper_ready", "1 if /readyz returns 200, else 0.")
-_REACHABLE = Gauge("tollkeeper_database_reachable", "1 if the database can be reached, else 0.")
+_REACHABLE = Gauge("tollkeeper_database_reachable", "1 if a new connection works, else 0.")
 _WRITABLE = Gauge("tollkeeper_database_writable", "1 if holds can be written, else 0.")
 _OLD_SERVERS = Gauge(
     "tollkeeper_old_database_servers",
@@ -28,6 +28,7 @@ class Readiness:
     # For each part of the service, such as the database, a line about its state.
     parts: dict[str, str]
     ready: bool
+    # True if a new connection to the database works. Open connections may work although it does not.
     database_reachable: bool = True
     # True if holds (the amounts reserved before calls) can be written.
     database_writable: bool = True

@@ -20,6 +20,9 @@ from tollkeeper.hosting.operator_listener import Readiness
 from tollkeeper.services.alerts import DeliveryFailed, PostAlert, alert_body, log_change
 from tollkeeper.services.batches import Backoff, Batches, Limit
 
+# While the gateway starts, its engine and its backends may not be ready yet. So the alert NOT_READY waits
+# for this long, unless the gateway was ready before.
+_START_S = 60.0
 # The maximum number of alerts that wait for delivery to the webhook.
 _QUEUED_MAX = 100
 _RETRIES = Backoff(first_s=5, max_s=600)
@@ -29,6 +32,7 @@ _log = structlog.get_logger("tollkeeper.alerts")
 class ProcessAlerts:
     def __init__(self, post: PostAlert | None) -> None:
         self._post = post
+        self._starts_until = time.monotonic() + _START_S
         # For each key, the alert and the Unix time at which it was raised.
         self._raised: dict[str, tuple[RaisedAlert, int]] = {}
         self._deliveries: Batches[tuple[str, str]] = Batches(
@@ -52,8 +56,13 @@ class ProcessAlerts:
     def check(self, readiness: Readiness) -> None:
         """Raises, updates and clears alerts for the current readiness. Logs each raised or cleared alert,
         and sends it to the webhook, if there is one."""
+        if readiness.ready:
+            self._starts_until = 0.0
+        conditions = _conditions(readiness)
+        if time.monotonic() < self._starts_until:
+            conditions = [one for one in conditions if one.kind is not AlertKind.NOT_READY]
         reported = {key: alert for key, (alert, _) in self._raised.items()}
-        for change in changes(_conditions(readiness), reported):
+        for change in changes(conditions, reported):
             key = change.alert.key
             if change.state is AlertState.UPDATED:
                 self._raised[key] = change.alert, self._raised[key][1]
@@ -79,26 +88,28 @@ class ProcessAlerts:
 
 
 def _conditions(readiness: Readiness) -> list[Condition]:
-    """Returns the alert conditions for a readiness: one if old database servers accept writes, and one with the
-    most important reason if the gateway is not ready.
+    """Returns the alert conditions for a readiness: one if old database servers accept writes, one if only
+    new connections fail, and one with the most important reason if the gateway is not ready.
 
-    If there are old servers and the database cannot be reached, only the condition for old servers is
-    returned, because it explains why the database cannot be reached.
+    If there are old servers and the database cannot be reached, no condition says that it cannot be
+    reached, because the old servers explain it.
     """
+    details: dict[AlertKind, str] = {}
+    if readiness.old_servers:
+        details[AlertKind.OLD_DATABASE_SERVER] = "; ".join(readiness.old_servers)
+    if readiness.database_writable and not readiness.database_reachable:
+        details[AlertKind.DATABASE_REFUSES_CONNECTIONS] = readiness.parts["database"]
+    if readiness.ready:
+        pass
+    elif readiness.database_writable:
+        lines = (f"{part}: {line}" for part, line in readiness.parts.items())
+        details[AlertKind.NOT_READY] = "; ".join(lines)
+    elif readiness.database_reachable:
+        details[AlertKind.DATABASE_NOT_WRITABLE] = readiness.parts["holds"]
+    elif not readiness.old_servers:
+        details[AlertKind.DATABASE_UNREACHABLE] = readiness.parts["database"]
     subject = {"gateway": socket.gethostname()}
-    kind = AlertKind.OLD_DATABASE_SERVER
-    detail = "; ".join(readiness.old_servers)
-    old_server_conditions = [Condition(kind.value, kind, subject, detail)] if detail else []
-    if readiness.ready or (old_server_conditions and not readiness.database_reachable):
-        return old_server_conditions
-    if not readiness.database_reachable:
-        kind, detail = AlertKind.DATABASE_UNREACHABLE, readiness.parts["database"]
-    elif not readiness.database_writable:
-        kind, detail = AlertKind.DATABASE_NOT_WRITABLE, readiness.parts["holds"]
-    else:
-        kind = AlertKind.NOT_READY
-        detail = "; ".join(f"{part}: {line}" for part, line in readiness.parts.items())
-    return [*old_server_conditions, Condition(kind.value, kind, subject, detail)]
+    return [Condition(kind.value, kind, subject, detail) for kind, detail in details.items()]
 
 
 def _give_up(deliveries: Sequence[tuple[str, str]]) -> None:

@@ -24,7 +24,12 @@ from tollkeeper.api.http.envelope import HeadersTooLarge
 from tollkeeper.api.http.exchange import RequestHead
 from tollkeeper.domain.errors import InvalidRequest, TollkeeperError
 from tollkeeper.hosting.http_exchange import HttpExchange, Link
-from tollkeeper.hosting.request_rules import check_headers, check_version, split_target
+from tollkeeper.hosting.request_rules import (
+    check_headers,
+    check_version,
+    path_of_target,
+    split_target,
+)
 
 # The maximum number of header lines in a request.
 _HEADERS_MAX = 100
@@ -103,6 +108,11 @@ class RequestParser:
     def has_target(self) -> bool:
         """Tells whether the data begins like a request: a method and a part of the target were read."""
         return bool(self._target)
+
+    @property
+    def path(self) -> bytes:
+        """Returns the path of a request whose headers are invalid or incomplete; empty if it has none."""
+        return path_of_target(self._target)
 
     def feed(self, data: bytes, start: int) -> int:
         """Parses `data` from `start` on. Stops at the end of a request's headers or body, and returns the
@@ -305,13 +315,8 @@ class RequestParser:
     def _check_size(self) -> None:
         if len(self._headers) + self._duplicate_headers > _HEADERS_MAX:
             raise HeadersTooLarge
-        # The exact size is computed only if needed: `overhead_bytes` is at least as large.
         if self.overhead_bytes > self._header_bytes_max:
-            size = len(self._target)
-            for name, values in self._headers.items():
-                size += sum(len(name) + len(value) + 4 for value in values)
-            if size > self._header_bytes_max:
-                raise HeadersTooLarge
+            raise HeadersTooLarge
 
     def _new_exchange(self) -> HttpExchange:
         llhttp = self._llhttp

@@ -61,6 +61,19 @@ def split_target(method: str, target: bytes) -> tuple[bytes, bytes]:
     return path, query
 
 
+def path_of_target(target: bytes) -> bytes:
+    """Returns the path of a request that is answered with an error; empty if its target is not valid."""
+    try:
+        return split_target("", target)[0]
+    except InvalidRequest:
+        return b""
+
+
+def path_of_request_line(data: bytes) -> bytes:
+    """Works like `path_of_target`, for data that begins with a request line."""
+    return path_of_target(data.lstrip(b"\r\n").partition(b" ")[2].partition(b" ")[0])
+
+
 def _check_authority(authority: bytes, message: str) -> None:
     match = _AUTHORITY.fullmatch(authority)
     if match is None or (match["port"] and int(match["port"]) > _PORT_MAX):

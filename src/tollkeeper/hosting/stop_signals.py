@@ -9,6 +9,7 @@ Every command imports this module, so it imports only modules that load fast.
 """
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -63,7 +64,12 @@ def exit_if_signalled() -> None:
 @contextmanager
 def deferred_signals() -> Iterator[None]:
     """Defers signals until the end of the `with` block, unless `take_signals` handles them before. At the end,
-    sends the first deferred signal to this process again, and drops the others."""
+    sends the first deferred signal to this process again, and drops the others.
+
+    Does nothing in another thread than the main one, because only the main thread handles signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def note(number: int, _frame: FrameType | None) -> None:
         _deferred.append(number)

@@ -32,7 +32,7 @@ from tollkeeper.hosting.stop_signals import take_signals
 from tollkeeper.hosting.worker_process import WorkerProcess, WorkerStarter
 from tollkeeper.settings import Settings, SettingsError
 from tollkeeper.storage.compatibility import SchemaState
-from tollkeeper.storage.fence import Fence
+from tollkeeper.storage.fence import Fence, ServerFenced
 from tollkeeper.storage.reachability import unreachable_detail
 from tollkeeper.storage.schema import check_database, find_outdated
 from tollkeeper.storage.sessions import shown_hosts
@@ -48,6 +48,10 @@ _READINESS_INTERVAL_S = 2.0
 # The maximum time that /readyz waits for the database.
 _DATABASE_TIMEOUT_S = 2.0
 _log = structlog.get_logger("tollkeeper.supervisor")
+
+
+class _NoNewConnection(Unavailable):
+    """Raised if no new connection to the database works. Open connections may still work."""
 
 
 class Supervisor:
@@ -170,20 +174,28 @@ class Supervisor:
     async def readiness(self) -> Readiness:
         parts = {"workers": f"{len(self._ready_workers)} of {self._settings.server.workers} answer"}
         ready = bool(self._ready_workers)
+        holds, can_hold = self._describe_holds()
         reachable = True
         try:
             state = await self._check_database()
             database_state = f"ok, schema {state.description}" if state.is_newer else "ok"
             parts["database"] = "; ".join((database_state, *self._fence.old_servers))
+        except _NoNewConnection as exc:
+            # Calls use the open connections of the workers. A balancer that took all gateways out
+            # because the server accepts no further connection would make a full outage of it.
+            warning = "warning: no new connection: " if can_hold else ""
+            parts["database"] = f"{warning}{exc.message}"
+            reachable = False
         except TollkeeperError as exc:
             parts["database"] = exc.message
             # Other errors, such as an unsuitable schema, come from a database that was reached.
             reachable = not isinstance(exc, Unavailable)
+            can_hold = can_hold and reachable
             ready = False
         descriptors, enough = self._describe_descriptors()
         parts |= descriptors
         ready = ready and enough
-        parts["holds"], can_hold = self._describe_holds()
+        parts["holds"] = holds
         ready = ready and can_hold
         backends, any_reachable = await probe_backends(self._settings, self._engine)
         parts |= backends
@@ -192,7 +204,7 @@ class Supervisor:
             parts=parts,
             ready=ready,
             database_reachable=reachable,
-            database_writable=reachable and can_hold,
+            database_writable=can_hold,
             is_stopping=self._stopping.is_set(),
             old_servers=self._fence.old_servers,
         )
@@ -209,18 +221,20 @@ class Supervisor:
         await asyncio.wait([self._database_check], timeout=_DATABASE_TIMEOUT_S)
         if not self._database_check.done():
             hosts = shown_hosts(self._conninfo)
-            raise Unavailable(f"The database at {hosts} does not answer.")
+            raise _NoNewConnection(f"The database at {hosts} does not answer.")
         return self._database_check.result()
 
     async def _check_newest_server(self) -> SchemaState:
         try:
             address = await self._fence.address()
             return await asyncio.to_thread(check_database, address)
-        except psycopg.Error as exc:
+        except ServerFenced as exc:
             raise Unavailable(unreachable_detail(self._conninfo, exc)) from exc
-        except Unavailable:
+        except psycopg.Error as exc:
+            raise _NoNewConnection(unreachable_detail(self._conninfo, exc)) from exc
+        except Unavailable as exc:
             self._fence.forget_address()
-            raise
+            raise _NoNewConnection(exc.message) from exc
 
     def _describe_holds(self) -> tuple[str, bool]:
         """Returns a line for /readyz, and False if any ready worker cannot write holds (the amounts reserved

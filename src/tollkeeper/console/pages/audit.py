@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import optional, organization_id, unix_time
 from tollkeeper.console.rendering import render
-from tollkeeper.domain.audit import AuditEntry, ObjectState
+from tollkeeper.domain.audit import AuditEntry
 from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.services.audit import field_text
 
 _LIMIT = 50
 # A number with more digits may be too large for the column `audit.id` (bigint).
@@ -70,11 +70,5 @@ def _fields(entry: AuditEntry) -> Iterator[ChangedField]:
     before, after = entry.change.before or {}, entry.change.after or {}
     for name in dict.fromkeys([*before, *after]):
         if before.get(name) != after.get(name):
-            yield ChangedField(name, _shown(before, name), _shown(after, name))
-
-
-def _shown(state: ObjectState, name: str) -> str | None:
-    value = state.get(name)
-    if value is None:
-        return None
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            texts = (field_text(name, state.get(name)) for state in (before, after))
+            yield ChangedField(name, *texts)

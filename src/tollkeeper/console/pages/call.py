@@ -67,7 +67,7 @@ async def show(request: Request) -> Response:
         entry=entry,
         # True if only the ledger contains the call: its activity record was not written (yet).
         unrecorded=entry.status is None,
-        without_usage=_was_without_usage(story),
+        without_usage=entry.settlement in _WITHOUT_USAGE,
         ledger=story.ledger,
         terms=[] if story.ledger is None else _terms(story.ledger.hold),
         spans=_with_positions(_spans(story)),
@@ -79,16 +79,6 @@ async def show(request: Request) -> Response:
         if entry.reported_usage is None
         else msgspec.json.format(msgspec.json.encode(entry.reported_usage), indent=2).decode(),
     )
-
-
-def _was_without_usage(story: CallDetails) -> bool:
-    """Tells whether the call was released, had no reservation, or was charged only for verdicts."""
-    if story.entry.settlement in _WITHOUT_USAGE:
-        return True
-    if story.ledger is None or story.ledger.resolution is None:
-        return False
-    cost = story.ledger.resolution.cost_by_line_item
-    return cost["verdict"] > 0 and sum(cost.values()) == cost["verdict"]
 
 
 def _terms(hold: HoldTerms) -> list[Term]:
@@ -120,9 +110,6 @@ def _terms(hold: HoldTerms) -> list[Term]:
     if hold.web_searches:
         price = prices["web_search"]
         terms.append(Term("Web searches", str(hold.web_searches), price, price * hold.web_searches))
-    if hold.verdicts_max:
-        amount = hold.price_verdict * hold.verdicts_max
-        terms.append(Term("Verdicts, at most", str(hold.verdicts_max), hold.price_verdict, amount))
     if prices["request"]:
         terms.append(Term("Request", "1", prices["request"], prices["request"]))
     remainder = hold.hold_picousd - sum(term.amount_picousd for term in terms)

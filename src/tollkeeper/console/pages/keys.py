@@ -13,7 +13,7 @@ from tollkeeper.console.pages.costs import month_spend
 from tollkeeper.console.pages.organizations import cap_period
 from tollkeeper.console.rendering import render
 from tollkeeper.domain.access import PROJECT_KEY_PERMISSIONS, KeyId
-from tollkeeper.domain.caps import COUNTED_PERIODS
+from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.organization import Project, ProjectKey
 from tollkeeper.domain.reports import CostDimension
 from tollkeeper.domain.views import CapUse
@@ -55,7 +55,7 @@ async def show_all(request: Request, refused: Refused | None = None) -> Response
         spend={}
         if chosen.organization is None
         else await month_spend(services, chosen.organization.id, CostDimension.API_KEY_ID),
-        periods=[period.value for period in COUNTED_PERIODS],
+        periods=[period.value for period in CapPeriod],
         shown_max=_SHOWN_MAX,
         permissions=sorted(PROJECT_KEY_PERMISSIONS),
         defaults=console_of(request).settings.auth.project_key_default_permissions,

@@ -135,9 +135,6 @@ _ACTIONS: dict[str, Action[OrganizationId]] = {
         lambda services, identity, _: services.organizations.organization_archive(identity),
         _ask_about_archive,
     ),
-    "reset-caps": Action(
-        "caps-reset", lambda services, identity, _: services.caps.cap_reset(identity)
-    ),
     "set-cap": Action(
         "cap-set",
         lambda services, identity, form: services.caps.cap_set(

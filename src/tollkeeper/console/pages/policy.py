@@ -208,13 +208,11 @@ _ACTIONS: dict[str, Action[Policy]] = {
 
 def _steps(versions: list[PolicyVersion], default_threshold: int) -> list[VersionStep]:
     """Returns the versions, newest first, each with its differences from the version before."""
-    rules = [*(version.rule for version in versions), None]
     return [
         VersionStep(
-            version,
-            tuple(_difference(before, version.rule, default_threshold)),
+            version, tuple(_difference(before, version.name, version.rule, default_threshold))
         )
-        for version, before in zip(versions, rules[1:], strict=True)
+        for version, before in zip(versions, [*versions, None][1:], strict=True)
     ]
 
 
@@ -223,21 +221,23 @@ def _draft_difference(policy: Policy, default_threshold: int) -> tuple[Line, ...
     no unpublished changes."""
     if not policy.has_unpublished_changes:
         return ()
-    before = None if policy.published is None else policy.published.rule
-    return tuple(_difference(before, policy.draft, default_threshold))
+    return tuple(_difference(policy.published, policy.name, policy.draft, default_threshold))
 
 
-def _difference(before: Rule | None, after: Rule, default_threshold: int) -> Iterator[Line]:
-    lines_before = [] if before is None else _lines(before, default_threshold)
-    for line in difflib.ndiff(lines_before, _lines(after, default_threshold)):
+def _difference(
+    before: PolicyVersion | None, name: str, rule: Rule, default_threshold: int
+) -> Iterator[Line]:
+    lines_before = [] if before is None else _lines(before.name, before.rule, default_threshold)
+    for line in difflib.ndiff(lines_before, _lines(name, rule, default_threshold)):
         kind = {"+": "added", "-": "removed", " ": "kept"}.get(line[0])
         if kind is not None:
             yield Line(kind, line[2:])
 
 
-def _lines(rule: Rule, default_threshold: int) -> list[str]:
+def _lines(name: str, rule: Rule, default_threshold: int) -> list[str]:
     threshold = rule.match_threshold_basis_points
     return [
+        f"name: {name}",
         *rule.rule.splitlines(),
         f"direction: {rule.direction}",
         f"mode: {rule.mode}",

@@ -7,6 +7,7 @@ organization with the most connections. If there is no such connection, the serv
 whose request has not begun, of the organization or network with the most connections.
 """
 
+import ipaddress
 from collections.abc import Callable, Hashable
 from itertools import islice
 from typing import Generic, TypeAlias, TypeVar
@@ -106,3 +107,16 @@ class ConnectionLimit(Generic[C]):
 
 def _largest(groups: dict[Hashable, _Group[C]]) -> _Group[C]:
     return max(groups.values(), key=len, default={})
+
+
+def network_of(address: str) -> Hashable:
+    """Returns the network of a client: its IPv4 address, or the first 64 bits of its IPv6 address. Other
+    texts, which a proxy may have sent, are networks of their own."""
+    if ":" not in address:
+        return address
+    try:
+        ipv6 = ipaddress.IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    # A dual-stack socket reports an IPv4 client with an IPv6 address that contains the IPv4 address.
+    return ipv6.packed[:8] if ipv6.ipv4_mapped is None else str(ipv6.ipv4_mapped)

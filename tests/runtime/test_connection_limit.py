@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.hosting.connection_limit import ConnectionLimit
+from tests.support.tables import each
+from tollkeeper.runtime.connection_limit import ConnectionLimit, network_of
 
 _YES_OR_NO = st.booleans()
 
@@ -133,3 +134,21 @@ def test_the_room_is_never_exceeded(data: st.DataObject) -> None:
 
 def _by_network(room: ConnectionLimit[_Connection]) -> Counter[str]:
     return Counter({str(name): len(group) for name, group in room._networks.items()})
+
+
+@each(
+    ("one", "other", "same"),
+    [
+        ("192.0.2.1", "192.0.2.1", True),
+        ("192.0.2.1", "192.0.2.2", False),
+        ("2001:db8::1", "2001:db8:0:0:ffff::2", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("fe80::1%eth0", "fe80::2%eth0", True),
+        ("unix:", "unix:", True),
+        ("192.0.2.1:80", "192.0.2.1:81", False),
+        ("::ffff:192.0.2.1", "192.0.2.1", True),
+        ("::ffff:192.0.2.1", "::ffff:192.0.2.2", False),
+    ],
+)
+def test_who_has_one_address_of_a_network_has_them_all(one: str, other: str, same: bool) -> None:
+    assert (network_of(one) == network_of(other)) is same
