@@ -88,7 +88,7 @@ class Worker:
         gate, ledger = self._services.inference.overload, self._services.ledger
         inference = self._services.inference
         arrivals = fair_arrivals(inference.serves_others, lambda: inference.overload.is_full)
-        server = HttpServer(app, http_limits(), arrivals)
+        server = HttpServer(app, http_limits(), arrivals, app.error_style)
         self._services.upkeep.start()
         # While the process is overloaded, the ledger delivers its results to a few calls at a time.
         ledger.handout.needed = lambda: gate.limit is not None

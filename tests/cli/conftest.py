@@ -3,13 +3,12 @@
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 
 from tests.support.data_folders import data_folder
+from tests.support.databases import data_dir_beside, database_url
 from tests.support.program import Program, write_config
 
 
@@ -45,7 +44,5 @@ def operator(
     program: Program, books_conninfo: str, data_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Program:
     """Returns the program with the settings of the `books_conninfo` database."""
-    parts = conninfo_to_dict(books_conninfo)
-    host, user = quote(str(parts["host"]), safe=""), quote(str(parts["user"]))
-    url = f"postgresql://{user}@/{parts['dbname']}?host={host}"
+    url, data_dir = database_url(books_conninfo), data_dir_beside(data_dir, books_conninfo)
     return program.with_config(write_config(tmp_path_factory.mktemp("books"), data_dir, url=url))

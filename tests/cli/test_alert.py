@@ -25,7 +25,7 @@ async def test_raised_alerts_are_listed_with_their_organization(
     [alert] = [
         alert for alert in listed["data"] if alert["subject"].get("organization_id") == organization
     ]
-    assert (alert["kind"], alert["level"], alert["about"]) == ("cap", 100, name)
+    assert (alert["kind"], alert["level"], alert["about"]) == ("cap", 100, f"{name}, month")
     assert alert["detail"] == "0 of 0 USD are used: 100 %."
     assert alert["raised_at"] > 1_700_000_000
     shown = (await asyncio.to_thread(operator.run, "alert", "list")).out

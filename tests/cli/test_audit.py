@@ -1,5 +1,7 @@
 """Tests `tollkeeper audit`."""
 
+from datetime import UTC, datetime
+
 from tests.support.gateway import Gateway
 from tests.support.program import Program
 
@@ -49,6 +51,20 @@ async def test_people_see_names(program: Program, gateway: Gateway) -> None:
     ).out.splitlines()
     assert header.split("\t") == ["id", "at", "by", "operation", "object", "change"]
     assert first.split("\t")[2:5] == ["api:admin key root", "policy_create", policy["name"]]
+
+
+def test_times_are_times(program: Program) -> None:
+    organization = program.json("organization", "create", "Timed")["id"]
+    project = program.json("project", "create", organization, "Web")["id"]
+    key = program.json("project-key", "create", project, "app")["id"]
+    program.json("project-key", "revoke", key)
+    line = ("audit", "list", "--organization", organization)
+    entry = program.json(*line)["data"][0]
+    revoked_at = entry["after"]["revoked_at"]
+    shown = datetime.fromtimestamp(revoked_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    table = program.run(*line).out
+    assert f"revoked_at: - -> {shown}" in table
+    assert str(revoked_at) not in table
 
 
 def test_pages(program: Program) -> None:

@@ -10,7 +10,16 @@ import pytest
 
 from tests.support.judged_gateway import LIKELY, UNLIKELY, ScriptedJudge, judge_answer_of
 from tests.support.program import Program, write_config
-from tests.support.upstream import Verb, answer, completion, refuse
+from tests.support.upstream import (
+    Upstream,
+    Verb,
+    answer,
+    chat,
+    completion,
+    model_list,
+    refuse,
+    reset_before_headers,
+)
 from tollkeeper.bootstrap.telemetry import CONTENT, ENDPOINT
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 
@@ -236,3 +245,105 @@ tls_ca_file = "no.pem"
     shown = program.with_config(config).run("doctor").out
     for name, file in (("api_key_file", "no.key"), ("tls_ca_file", "no.pem")):
         assert f"{name}: {tmp_path / file} cannot be read" in " ".join(shown.split())
+
+
+_KEY = "sk-of-this-test"
+_TWO_MODELS = """
+[[models]]
+id = "example/odd"
+backend = "cluster"
+upstream_model = "chat-smal"
+context_length = 8192
+max_output_length = 1024
+pricing = { prompt = "0" }
+alternatives = [{ backend = "other", upstream_model = "gpt-9" }]
+[[backends]]
+name = "other"
+urls = ["http://127.0.0.1:9/v1"]
+"""
+
+
+def _rows(program: Program) -> list[tuple[str, str]]:
+    """Returns verdict and detail of each finding about the backend or about a setting of a model."""
+    document = json.loads(program.run("doctor", "--json").out)
+    return [
+        (row["verdict"], row["detail"])
+        for row in document["data"]
+        if row["name"].startswith("backend ")
+    ]
+
+
+async def _rows_of(
+    program: Program, folder: Path, data_dir: Path, url: str, more: str = ""
+) -> list[tuple[str, str]]:
+    config = write_config(folder, data_dir, more=more)
+    text = config.read_text().replace("http://127.0.0.1:9/v1", url)
+    text = text.replace('kind = "openai"', 'kind = "openai"\napi_key_env = "CLUSTER_KEY"')
+    config.write_text(text)
+    keyed = program.with_config(config).with_environment(CLUSTER_KEY=_KEY)
+    return await asyncio.to_thread(_rows, keyed)
+
+
+async def test_the_models_of_a_backend_are_compared(
+    program: Program, data_dir: Path, tmp_path: Path
+) -> None:
+    async with Upstream(chat()) as upstream:
+        upstream.list_models = model_list("chat-small", "chat-small-2026", "gpt-10")
+        found = await _rows_of(program, tmp_path, data_dir, upstream.url, _TWO_MODELS)
+        assert upstream.requests == []
+        asked = next(r for r in upstream.list_requests if "authorization" in r.headers)
+    assert asked.path == "/v1/models"
+    assert asked.headers["authorization"] == f"Bearer {_KEY}"
+    well = [detail.partition("; ")[2] for verdict, detail in found if verdict == "ok"]
+    assert well == ["it lists 3 models"] * 2
+    first, second = (detail for verdict, detail in found if verdict == "warning")
+    assert "upstream_model: the backend cluster does not list a model 'chat-smal'; did you" in first
+    assert "the backend other does not list a model 'gpt-9'" in second
+    assert not any(_KEY in detail for _, detail in found)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_key_that_a_backend_refuses(
+    program: Program, data_dir: Path, tmp_path: Path, status: int
+) -> None:
+    async with Upstream(chat()) as upstream:
+        upstream.list_models = refuse(status, f"no such key {_KEY}")
+        [(verdict, detail)] = await _rows_of(program, tmp_path, data_dir, upstream.url)
+    assert verdict == "bad"
+    assert f"api_key_env: {upstream.url} refuses the backend's key (status {status})" in detail
+    assert _KEY not in detail
+
+
+@pytest.mark.parametrize(
+    ("verb", "said"),
+    [
+        (refuse(404), "/models gave status 404: check the path of the address; most end in /v1"),
+        (
+            answer(b"<html>", content_type="text/html"),
+            "gave an answer that is not a list of models",
+        ),
+        (answer({"object": "list"}), "gave an answer that is not a list of models"),
+        (refuse(503), "its models are unknown: status 503"),
+        (reset_before_headers(), "its models are unknown: The backend closed the connection."),
+    ],
+)
+async def test_a_backend_without_a_list(
+    program: Program, data_dir: Path, tmp_path: Path, verb: Verb, said: str
+) -> None:
+    async with Upstream(chat()) as upstream:
+        upstream.list_models = verb
+        [(verdict, detail)] = await _rows_of(program, tmp_path, data_dir, upstream.url)
+    assert verdict == "warning"
+    assert said in detail
+
+
+def test_a_pool_that_is_too_large_for_the_server(
+    program: Program, data_dir: Path, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path, data_dir)
+    config.write_text(config.read_text().replace("[database]", "[database]\npool_size = 200"))
+    document = json.loads(program.with_config(config).run("doctor", "--json").out)
+    rows = [row for row in document["data"] if row["name"] == "database"]
+    assert [row["verdict"] for row in rows] == ["ok", "warning"]
+    said = "database.pool_size: one gateway needs 220 connections (1 x 200 for its workers, 20 for"
+    assert said in rows[1]["detail"]

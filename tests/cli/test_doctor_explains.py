@@ -32,6 +32,7 @@ upstream_model = "chat-large"
 context_length = 8192
 """
 _SAME_ID = _MODEL.replace('"large"', '"small" # here')
+_FREE = _MODEL.partition("\n[[models]]\n")[2] + "backend = 'cluster'\nmax_output_length = 9"
 _HERE = "# here"
 # The text that is appended to the settings (after the model), with `# here` in the wrong line, and
 # the expected message.
@@ -51,6 +52,8 @@ _WRONG = (
         "pricing = { promt = '1' } # here",
         "models 'small': pricing.promt: there is no such price; did you mean prompt?",
     ),
+    ("pricing = { request = '2.5/M' } # here", "request: '2.5/M' is for tokens"),
+    ("pricing = { prompt = '2,5/M' } # here", "prompt: '2,5' is not a decimal amount in USD"),
     ("prompt_caching = 'calller' # here", "did you mean caller?"),
     (
         "[[backends]]\nname = 'b'\npreset = 'opnai' # here",
@@ -127,6 +130,32 @@ _WRONG = (
     (
         "[alerts]\nwebhook = { url = 'https://h' } # here",
         "alerts.webhook.url: needs secret, which signs the alerts",
+    ),
+    # Settings that are valid but probably a mistake.
+    (
+        "pricing = { prompt = '2.5' } # here",
+        'prompt = "2.5" is 2500000 USD for a million tokens',
+    ),
+    (
+        "price_changes = [{ valid_from = 2030-01-01, pricing = { prompt = '0.001' } }] # here",
+        'write "0.001/M"',
+    ),
+    ("[[models]] # here\n" + _FREE, "models 'large': it has no prices, so its calls are free"),
+    (
+        "[[backends]]\nname = 'b'\nurls = ['http://127.0.0.1:9'] # here",
+        "http://127.0.0.1:9 has no path, but most servers need http://127.0.0.1:9/v1",
+    ),
+    (
+        "[[backends]]\nname = 'b'\nurls = ['http://127.0.0.1:9/v1/chat/completions'] # here",
+        "remove /chat/completions, because the gateway appends the path itself",
+    ),
+    (
+        "[operator]\nport = 8080 # here",
+        "operator.port: server.port is 8080 too: one of them cannot listen",
+    ),
+    (
+        "[console]\nhost = '0.0.0.0' # here",
+        "0.0.0.0 is not loopback, so the console does not start: set console.tls_files",
     ),
     # Missing secrets.
     (

@@ -3,17 +3,19 @@
 import asyncio
 import gzip
 import json
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import httpx2
 import pytest
 
 from tests.support.books import MODEL, USD, Books
 from tests.support.gateway import Gateway
-from tests.support.program import Outcome, Program
+from tests.support.program import Outcome, Program, eventually
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.money import usd_from_picousd
@@ -161,8 +163,9 @@ async def test_another_cost_is_reported_and_not_changed(
 async def test_the_cost_lies_on_the_day_of_the_call(
     operator: Program, books: Books, tmp_path: Path
 ) -> None:
-    """A daily cap counts the cost on the day of the booking instead."""
+    """So it counts in yesterday's daily cap, not in today's."""
     await books.services.caps.cap_set(books.organization, 50 * USD, CapPeriod.DAY)
+    await books.services.caps.cap_set(books.organization, 50 * USD, CapPeriod.TOTAL)
     now_ms = int(time.time() * 1000)
     yesterday = request_id(now_ms - _DAY_MS, uuid4().int)
     file = _log(tmp_path, _line(books, yesterday, 5 * USD))
@@ -172,10 +175,8 @@ async def test_the_cost_lies_on_the_day_of_the_call(
         books.organization,
     )
     assert rows == [((now_ms - _DAY_MS) // _DAY_MS, f"{MODEL}, other", 5 * USD)]
-    counted = await books.sql(
-        "SELECT settled FROM period_caps WHERE organization_id = %s", books.organization
-    )
-    assert counted == [(5 * USD,)]
+    [today, total] = await books.services.caps.cap_show(books.organization)
+    assert (today.spent_picousd, total.spent_picousd) == (0, 5 * USD)
     await books.assert_right()
 
 
@@ -233,6 +234,32 @@ async def test_broken_lines_are_named_and_the_others_are_booked(
         "0 calls of the log differ from the ledger, and 11 lines cannot be read.\n"
     )
     await books.assert_right()
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+async def test_everything_that_a_gateway_prints_can_be_read(
+    operator: Program, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    log = tmp_path / "gateway.log"
+    with log.open("wb") as file:
+        process = await asyncio.create_subprocess_exec(
+            *operator.line("serve", *options),
+            cwd=operator.folder,
+            env=operator.process_environment(),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        await asyncio.to_thread(eventually, lambda: b"\n" in log.read_bytes())
+        address = json.loads(log.read_bytes().splitlines()[0])["public"]
+        async with httpx2.AsyncClient() as client:
+            assert (await client.get(f"{address}/v1/models/absent")).status_code == 401
+    finally:
+        process.terminate()
+        assert await asyncio.wait_for(process.wait(), 60) == 0
+    found = await _json(operator, log)
+    assert found["ok"], found["unreadable"]
+    assert found["other_lines"] == len(log.read_bytes().splitlines()) >= 3
 
 
 async def test_a_damaged_archive_is_compared_as_far_as_it_goes(

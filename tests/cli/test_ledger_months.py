@@ -9,14 +9,12 @@ import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 
 from tests.support.activity_records import record_of, rolled_up
 from tests.support.books import USD, Books
-from tests.support.databases import own_database
+from tests.support.databases import data_dir_beside, database_url, own_database
 from tests.support.ledger import LedgerTenant, make_tenant, running_process
 from tests.support.ledger_months import OldBooks, this_month
 from tests.support.program import Outcome, Program, write_config
@@ -60,9 +58,8 @@ def past(
     data_dir: Path,
     tmp_path: Path,
 ) -> Program:
-    parts = conninfo_to_dict(books_of_the_past[0])
-    host, user = quote(str(parts["host"]), safe=""), quote(str(parts["user"]))
-    url = f"postgresql://{user}@/{parts['dbname']}?host={host}"
+    conninfo, _ = books_of_the_past
+    url, data_dir = database_url(conninfo), data_dir_beside(data_dir, conninfo)
     (tmp_path / "settings").mkdir()
     return program.with_config(write_config(tmp_path / "settings", data_dir, url=url))
 

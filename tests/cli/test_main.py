@@ -4,8 +4,12 @@ import importlib
 import json
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import psycopg
+import pytest
 from typer.main import get_command
 
 from tests.support.program import Program
@@ -102,3 +106,48 @@ def test_a_reader_that_goes_away_is_no_fault(cold_program: Program, organization
     with process.stderr as errors:
         assert b"Traceback" not in errors.read()
     process.wait(timeout=60)
+
+
+def test_a_command_in_the_wrong_folder_creates_no_database(
+    program: Program, tmp_path: Path
+) -> None:
+    lost = replace(program, folder=tmp_path)
+    for line in (
+        ("organization", "list"),
+        ("credit", "show", "acme"),
+        ("reload",),
+        ("model", "import"),
+        ("console",),
+    ):
+        outcome = lost.raw(*line)
+        assert (outcome.code, outcome.out) == (1, ""), line
+        assert outcome.err == (
+            f"tollkeeper: There is no settings file {tmp_path / 'tollkeeper.toml'}, and neither --config "
+            "nor $TOLLKEEPER_CONFIG names another one.\n"
+        )
+    doctor = lost.raw("doctor")
+    assert doctor.code == 1
+    assert f"There is no settings file {tmp_path}" in doctor.out.replace("\n", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_settings_file_commands_use_the_database_that_is_there(
+    program: Program, tmp_path: Path, shared_conninfo: str, data_dir: Path
+) -> None:
+    """The demo and containers need no settings file."""
+    lost = replace(program, folder=tmp_path)
+    beside = lost.with_environment(TOLLKEEPER_DATABASE__DATA_DIR=str(data_dir))
+    assert beside.raw("organization", "list").code == 0
+    server = psycopg.conninfo.conninfo_to_dict(shared_conninfo)
+    url = f"postgresql://{server['user']}@/{server['dbname']}?host={server['host']}"
+    elsewhere = lost.with_environment(TOLLKEEPER_DATABASE__URL=url)
+    assert elsewhere.raw("organization", "list").code == 0
+
+
+@pytest.mark.slow
+def test_migrate_creates_the_database_without_a_settings_file(
+    program: Program, tmp_path: Path
+) -> None:
+    lost = replace(program, folder=tmp_path)
+    assert lost.raw("migrate").code == 0
+    assert lost.raw("organization", "list", "--json").out == '{"data":[]}\n'

@@ -9,7 +9,8 @@ import pytest
 from genai_prices.types import ModelInfo, ModelPrice, Provider, Tier, TieredPrices
 
 from tests.support.program import Program, write_config
-from tollkeeper.settings.price_list import _differences
+from tollkeeper.settings.places import SettingsError
+from tollkeeper.settings.price_list import PriceDifference, PriceReview, _differences, toml_text
 from tollkeeper.settings.schema import ModelSettings
 
 _MODEL = """
@@ -90,7 +91,80 @@ def test_a_price_that_the_ledger_cannot_hold_is_named() -> None:
 
 def test_units_and_tiers() -> None:
     tiers = TieredPrices(base=Decimal("1.25"), tiers=[Tier(start=200_000, price=Decimal("2.5"))])
-    assert _found(input_mtok=tiers, web_searches_kcount=Decimal(10)) == {
-        "pricing.prompt": ("0.00000125", "The list has price tiers as well."),
+    found = _found(input_mtok=tiers, output_mtok=Decimal(10), web_searches_kcount=Decimal(10))
+    assert found == {
+        "pricing.prompt": ("0.00000125", ""),
+        "pricing.completion": ("0.00001", ""),
         "pricing.web_search": ("0.01", ""),
+        "price_tiers.200000.prompt": ("0.0000025", ""),
+        "price_tiers.200000.completion": ("0.00001", ""),
     }
+
+
+_TIERED = """
+[[backends]]
+name = "google"
+preset = "gemini"
+
+[[models]]
+id = "example/gemini"
+backend = "google"
+upstream_model = "gemini-1.5-pro"
+context_length = 2000000
+max_output_length = 8192
+"""
+
+
+def test_prices_with_tiers_are_written_as_the_settings_read_them(
+    program: Program, tmp_path: Path, data_dir: Path
+) -> None:
+    """A model whose prices were left out would be free."""
+    priced = program.with_config(write_config(tmp_path, data_dir, more=_TIERED))
+    output = tmp_path / "new.toml"
+    shown = priced.json("model", "import", "--output", str(output))
+    settings = {one["setting"] for one in shown["data"]}
+    assert {"pricing.prompt", "price_tiers.128000.prompt"} <= settings
+    lines = output.read_text().partition("# example/gemini\n")[2]
+    written = tomllib.loads(lines)
+    assert set(written["pricing"]) == {"prompt", "completion"}
+    (tier,) = written["price_tiers"]
+    assert (tier["above_tokens"], set(tier["pricing"])) == (128_000, set(written["pricing"]))
+    assert Decimal(tier["pricing"]["prompt"]) == 2 * Decimal(written["pricing"]["prompt"])
+
+    pasted = program.with_config(write_config(tmp_path, data_dir, more=_TIERED + lines))
+    assert [one for one in pasted.json("model", "import")["data"] if "pric" in one["setting"]] == []
+
+
+def test_declared_prices_and_tiers_are_kept_beside_the_listed_ones() -> None:
+    model = ModelSettings.model_validate(
+        {
+            "id": "m",
+            "backend": "b",
+            "upstream_model": "u",
+            "context_length": 1,
+            "max_output_length": 1,
+            "pricing": {"prompt": "0.000001", "input_audio": "0.000003", "image": "0.1"},
+            "price_tiers": [
+                {"above_tokens": 5, "pricing": {"prompt": "0.000002", "input_audio": "0.000004"}}
+            ],
+        }
+    )
+    listed = {0: {"prompt": "0.000007"}, 5: {"prompt": "0.000008"}, 9: {"prompt": "0.000009"}}
+    difference = PriceDifference("m", "p/u", "pricing.prompt", "0.000001", "0.000007")
+    text = toml_text(PriceReview((difference,), (), {"m": listed}), (model,))
+    assert tomllib.loads(text) == {
+        "pricing": {"prompt": "0.000007", "input_audio": "0.000003", "image": "0.1"},
+        "price_tiers": [
+            {"above_tokens": 5, "pricing": {"prompt": "0.000008", "input_audio": "0.000004"}},
+            {"above_tokens": 9, "pricing": {"prompt": "0.000009", "input_audio": "0.000003"}},
+        ],
+    }
+
+
+def test_a_price_that_cannot_be_written_writes_nothing() -> None:
+    problem = "A price cannot be negative."
+    difference = PriceDifference("m", "p/u", "pricing.prompt", None, "-1", problem)
+    with pytest.raises(
+        SettingsError, match=r"Nothing was written.*m: pricing.prompt is -1\. A price"
+    ):
+        toml_text(PriceReview((difference,), (), {"m": {0: {"prompt": "-1"}}}), ())

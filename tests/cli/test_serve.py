@@ -1,7 +1,9 @@
 """Tests `tollkeeper serve` and `reload` with the whole program: real sockets, signals and processes."""
 
+import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,6 +13,7 @@ from pathlib import Path
 import httpx2
 import psutil
 import pytest
+from bench.ports import free_port
 
 from tests.support.data_folders import cluster_of
 from tests.support.program import (
@@ -65,6 +68,23 @@ def test_operators_are_answered(running: Serving) -> None:
     assert metrics.headers["content-type"].startswith("text/plain")
     absent = httpx2.get(f"{running.operator}/elsewhere")
     assert (absent.status_code, absent.json()) == (404, {"status": "not found"})
+
+
+def test_what_alert_rules_watch_begins_at_zero(running: Serving) -> None:
+    """Prometheus sees no increase in a counter that appears with its first event."""
+    rules = (Path(__file__).parents[2] / "deploy" / "prometheus" / "alerts.yml").read_text()
+    watched = set(re.findall(r"increase\((tollkeeper_\w+)", rules))
+    # A request is counted as soon as there is one, and its rules need at least 20.
+    watched -= {"tollkeeper_requests_total"}
+    assert len(watched) > 6
+    shown = httpx2.get(f"{running.operator}/metrics").text
+    assert {
+        name for name in watched if f"\n{name}{{" not in shown and f"\n{name} " not in shown
+    } == set()
+    assert (
+        'tollkeeper_policy_verdicts_total{direction="response",mode="enforcing",outcome="missing"}'
+        in shown
+    )
 
 
 def test_operators_see_the_state_of_the_books(running: Serving) -> None:
@@ -257,3 +277,45 @@ def test_a_wrong_catalogue_or_secret_stops_the_start(
 def _workers_ready(running: Serving) -> str:
     found: dict[str, str] = json.loads(httpx2.get(f"{running.operator}/readyz").content)
     return found["workers"]
+
+
+def test_a_log_that_nobody_reads_stops_nothing(own: tuple[Program, Path]) -> None:
+    """The pipes of the log are full from the start, like those of a log shipper that hangs."""
+    program = own[0]
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(write_end, bytes(65536)):
+            pass
+    os.set_blocking(write_end, True)
+    port, operator_port = free_port(), free_port()
+    crowded = program.with_environment(
+        TOLLKEEPER_SERVER__PORT=str(port), TOLLKEEPER_OPERATOR__PORT=str(operator_port)
+    )
+    process = subprocess.Popen(
+        crowded.line("serve", "--json"),
+        cwd=crowded.folder,
+        env=crowded.process_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=write_end,
+        stderr=write_end,
+    )
+
+    def answers(port: int, path: str) -> bool:
+        try:
+            return httpx2.get(f"http://127.0.0.1:{port}{path}", timeout=5).is_success
+        except httpx2.HTTPError:
+            return False
+
+    try:
+        eventually(lambda: answers(operator_port, "/readyz"), within_s=60)
+        for _ in range(500):
+            assert httpx2.get(f"http://127.0.0.1:{port}/v1/absent").status_code == 404
+        assert answers(operator_port, "/healthz")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(read_end)
+        os.close(write_end)

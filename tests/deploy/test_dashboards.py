@@ -91,7 +91,10 @@ def test_every_metric_of_calls_is_on_the_dashboard() -> None:
         for name in _shown_metrics()
         if re.sub(r"_(total|bucket|sum|count)$", "", name) not in families
     }
-    assert missing <= {"tollkeeper_dropped_activity_records_total"}
+    assert missing <= {
+        "tollkeeper_dropped_activity_records_total",
+        "tollkeeper_dropped_log_lines_total",
+    }
 
 
 def test_panels_do_not_overlap() -> None:
@@ -112,9 +115,48 @@ def test_panels_do_not_overlap() -> None:
 @each("line", [("rules", "alerts.yml"), ("config", "prometheus.yml")])
 def test_promtool_accepts_the_files(line: tuple[str, str]) -> None:
     kind, name = line
+    _promtool("check", kind, str(_DEPLOY / "prometheus" / name))
+
+
+@pytest.mark.slow
+@each(
+    ("per_minute", "alerts"),
+    [
+        ({"200": 30, "502": 3}, True),
+        ({"200": 100, "502": 3}, False),
+        # Clients cause 400 and 501.
+        ({"200": 30, "501": 300, "400": 300}, False),
+        # They can't hide an outage by many faulty requests.
+        ({"400": 3000, "503": 30}, True),
+        ({"400": 300, "503": 1}, False),
+    ],
+)
+def test_errors_are_counted_by_who_caused_them(
+    per_minute: dict[str, int], alerts: bool, tmp_path: Path
+) -> None:
+    series = [
+        {
+            "series": f'tollkeeper_requests_total{{operation="chat_create",status="{status}"}}',
+            "values": f"0+{requests}x20",
+        }
+        for status, requests in per_minute.items()
+    ]
+    firing = {
+        "expr": 'count(ALERTS{alertname="TollkeeperErrors",alertstate="firing"})',
+        "eval_time": "15m",
+        "exp_samples": [{"value": 1, "labels": "{}"}] * alerts,
+    }
+    case = {"interval": "1m", "input_series": series, "promql_expr_test": [firing]}
+    described = {"rule_files": [str(_RULES)], "evaluation_interval": "1m", "tests": [case]}
+    test = tmp_path / "test.yml"
+    test.write_text(json.dumps(described))
+    _promtool("test", "rules", str(test))
+
+
+def _promtool(*arguments: str) -> None:
     promtool = debian_program("prometheus", "usr/bin/promtool")
     done = subprocess.run(
-        [str(promtool.program), "check", kind, str(_DEPLOY / "prometheus" / name)],
+        [str(promtool.program), *arguments],
         env={**os.environ, **promtool.environment},
         capture_output=True,
         text=True,

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -40,7 +41,6 @@ from tollkeeper.hosting.descriptors import http_limits
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import bind
 from tollkeeper.hosting.operator_listener import OperatorListener, Readiness
-from tollkeeper.settings import Settings
 
 pytestmark = pytest.mark.slow
 
@@ -52,6 +52,9 @@ _STOP_DELAY_S = "8"  # The value of deploy/tollkeeper.toml.
 _SETTLE_S = 5  # The pause between two restarts.
 _PATIENCE_S = 20
 _WITHIN_S = 60
+# As many streams have to be open at once, of as many calls.
+_OPEN_STREAMS = 300
+_OPEN_CALLS = 2 * _OPEN_STREAMS
 _OPERATOR, _CUSTOMER = "127.0.0.1", "127.0.0.9"
 
 
@@ -166,7 +169,8 @@ class Proxy:
     def client(self, port: int, source: str = _OPERATOR) -> httpx2.AsyncClient:
         """Creates a client that connects from the address `source`."""
         verify = ssl.create_default_context(cafile=self.certificate)
-        transport = httpx2.AsyncHTTPTransport(verify=verify, local_address=source)
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
+        transport = httpx2.AsyncHTTPTransport(verify=verify, local_address=source, limits=limits)
         address = f"https://127.0.0.1:{port}"
         return httpx2.AsyncClient(base_url=address, transport=transport, timeout=_WITHIN_S)
 
@@ -187,6 +191,11 @@ async def _is_ready() -> Readiness:
     return Readiness({}, ready=True)
 
 
+@pytest.fixture(scope="module")
+def scripted_options() -> dict[str, Any]:
+    return {"limits": {"requests_per_minute": 1_000_000, "concurrency": 2 * _OPEN_CALLS}}
+
+
 @pytest.fixture
 def place(scripted: ScriptedGateway) -> Place:
     """Returns a place with the public port of the scripted gateway, which has the first address."""
@@ -194,7 +203,7 @@ def place(scripted: ScriptedGateway) -> Place:
 
 
 @asynccontextmanager
-async def _ready(host: str, place: Place, settings: Settings) -> AsyncIterator[None]:
+async def _ready(host: str, place: Place) -> AsyncIterator[None]:
     server = HttpServer(OperatorListener(_is_ready, dict, ""), http_limits())
     await server.start(bind(host, place.operator, setting="test"))
     yield
@@ -203,12 +212,12 @@ async def _ready(host: str, place: Place, settings: Settings) -> AsyncIterator[N
 
 @_EACH
 async def test_a_piece_arrives_when_it_is_made(
-    kind: str, scripted: ScriptedGateway, place: Place, settings: Settings, tmp_path: Path
+    kind: str, scripted: ScriptedGateway, place: Place, tmp_path: Path
 ) -> None:
     """Checks this while the other gateway is down."""
     answer = PausedAnswer()
     proxy = Proxy(tmp_path, place)
-    async with _ready(place.hosts[0], place, settings), proxy.running(kind) as client:
+    async with _ready(place.hosts[0], place), proxy.running(kind) as client:
         # By then, Caddy has checked the health of both gateways.
         await asyncio.sleep(0.3)
         for _ in range(4):
@@ -238,8 +247,71 @@ async def test_a_piece_arrives_when_it_is_made(
 
 
 @_EACH
+async def test_a_hanging_gateway_leaves_room_for_many_streams(
+    kind: str, scripted: ScriptedGateway, place: Place, tmp_path: Path
+) -> None:
+    """The other gateway takes connections and never answers. nginx sends half of the calls to it, because it
+    has no health checks."""
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    answer, proxy = PausedAnswer(), Proxy(tmp_path, place)
+    scripted.upstream.play(*[answer.verb()] * _OPEN_CALLS)
+    hanging = await asyncio.start_server(hang, place.hosts[1], place.public)
+    async with hanging, _ready(place.hosts[0], place), proxy.running(kind) as client:
+        begun = Begun()
+        streams = [
+            asyncio.create_task(_open_stream(client, scripted, begun)) for _ in range(_OPEN_CALLS)
+        ]
+        async with asyncio.timeout(_WITHIN_S):
+            await begun.enough.wait()
+            assert begun.statuses == [200] * len(begun.statuses)
+            answer.may_end.set()
+            for _, stream in zip(range(_OPEN_STREAMS), asyncio.as_completed(streams), strict=False):
+                assert await stream == "data: [DONE]"
+        for stream in streams:
+            stream.cancel()
+        await asyncio.gather(*streams, return_exceptions=True)
+    shown = (tmp_path / "output").read_text()
+    assert "not enough" not in shown
+    scripted.upstream.play(chat())
+
+
+@dataclass
+class Begun:
+    """Contains the statuses of the answers whose first line has arrived."""
+
+    statuses: list[int] = field(default_factory=list)
+    # Set when enough streams have begun, or one call has failed.
+    enough: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def note(self, status: int) -> None:
+        self.statuses.append(status)
+        if len(self.statuses) >= _OPEN_STREAMS or status != 200:
+            self.enough.set()
+
+
+async def _open_stream(client: httpx2.AsyncClient, scripted: ScriptedGateway, begun: Begun) -> str:
+    """Reads a whole stream and returns its last line."""
+    async with client.stream(
+        "POST",
+        "/v1/chat/completions",
+        json=chat_body(stream=True, max_tokens=1),
+        headers=scripted.tenant.as_customer,
+    ) as response:
+        last = ""
+        async for line in response.aiter_lines():
+            if not last:
+                begun.note(response.status_code)
+            last = line or last
+        return last
+
+
+@_EACH
 async def test_a_call_that_was_sent_is_not_sent_again(
-    kind: str, scripted: ScriptedGateway, place: Place, settings: Settings, tmp_path: Path
+    kind: str, scripted: ScriptedGateway, place: Place, tmp_path: Path
 ) -> None:
     """The second server aborts the connection of each request, which may already have been charged."""
     taken = 0
@@ -251,7 +323,7 @@ async def test_a_call_that_was_sent_is_not_sent_again(
 
     other = await asyncio.start_server(take, place.hosts[1], place.public)
     proxy = Proxy(tmp_path, place)
-    async with other, _ready("0.0.0.0", place, settings), proxy.running(kind) as client:
+    async with other, _ready("0.0.0.0", place), proxy.running(kind) as client:
         statuses = [(await _call(client, scripted)).status_code for _ in range(8)]
     assert taken > 0
     assert sorted(statuses) == [200] * (len(statuses) - taken) + [502] * taken
@@ -268,7 +340,7 @@ async def _console(
         data_dir,
         scripted.upstream.url,
         console={"trusted_proxies": ["127.0.0.1"]},
-        payments={"webhook_secrets": [f"file:{secret}"]},
+        payments={"webhook_secrets": {"live": [f"file:{secret}"]}},
     )
     async with (
         serving_console(settings, scripted.gateway.services, port=proxy.place.console),

@@ -9,12 +9,11 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 
 from tests.journeys.clients.environments import node_environment
+from tests.support.databases import data_dir_beside, database_url
 from tests.support.documents import GUIDES, Block, blocks_of, shown
 from tests.support.program import Program, write_config
 from tests.support.scripted_gateway import ScriptedGateway, answering_gateway
@@ -44,9 +43,7 @@ def command_line(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Program:
     """Returns the command line program, which uses the database of the gateway."""
-    parts = conninfo_to_dict(conninfo)
-    host, user = quote(str(parts["host"]), safe=""), quote(str(parts["user"]))
-    url = f"postgresql://{user}@/{parts['dbname']}?host={host}"
+    url, data_dir = database_url(conninfo), data_dir_beside(data_dir, conninfo)
     config = write_config(tmp_path_factory.mktemp("guides"), data_dir, url=url)
     return Program(config, tmp_path_factory.mktemp("elsewhere"), compiled, warm=True)
 

@@ -96,7 +96,7 @@ def request_body(data: bytes) -> None:
         except TollkeeperError:
             continue
         measure_prompt(prompt)
-        transcript(prompt)
+        transcript(prompt, _MODEL)
         call = msgspec.structs.replace(_CALL, prompt=prompt, model=_MODEL)
         for wire in WIRES.values():
             with contextlib.suppress(TollkeeperError):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.databases import own_database
 from tests.support.ledger import (
@@ -28,6 +29,7 @@ from tollkeeper.domain.admission import Refusal
 from tollkeeper.domain.alerts import AlertChange
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.errors import Unavailable
+from tollkeeper.domain.excess import Excess
 from tollkeeper.services.alerts import Alerts, DeliveryFailed
 from tollkeeper.services.ledger.billing import Billing
 from tollkeeper.services.ledger.caps import Caps
@@ -35,6 +37,7 @@ from tollkeeper.settings import Settings, SettingsError
 from tollkeeper.storage import alerts as stored_alerts
 from tollkeeper.storage import money_totals
 
+USD = 10**12
 _SECRET = "a secret to sign with"
 
 
@@ -171,7 +174,7 @@ async def test_caps_by_period_are_told_apart(fresh: Process) -> None:
         (one.state.value, one.alert.level, one.alert.subject.get("period"))
         for one in _changes_of(await alerts.check(), organization)
     ]
-    assert set(found) == {("cleared", 100, "week"), ("raised", 80, None), ("raised", 80, "day")}
+    assert set(found) == {("cleared", 100, "week"), ("raised", 80, "month"), ("raised", 80, "day")}
 
 
 async def test_an_organization_that_is_stopped_by_its_overage(fresh: Process) -> None:
@@ -216,6 +219,32 @@ async def test_a_backend_without_healthy_replicas(fresh: Process) -> None:
     async with fresh.database.reading() as connection:
         await connection.execute("UPDATE alert_observations SET expires_at = now() - interval '1s'")
     assert _told(await alerts.check(), "b") == [("backend_down", "cleared", 100)]
+
+
+async def test_a_model_that_exceeded_its_hold(fresh: Process) -> None:
+    tenant = await make_tenant(fresh.database, credit=100)
+    alerts = _alerts(fresh)
+    for cost, expected in ((150, [("exceeded_hold", "raised", 100)]), (160, []), (120, [])):
+        hold = await held(fresh, tenant, 10)
+        excess = Excess("example/new", "b", 10 * USD, cost * USD, 0)
+        await fresh.ledger.resolve(replace(settlement(hold, 10), excess=excess), hold)
+        assert _told(await alerts.check(), "b") == expected
+    [standing] = [one for one in await alerts.alert_list() if one.kind == "exceeded_hold"]
+    assert standing.subject == {"model": "example/new", "backend": "b"}
+    assert "cost 160 USD, although its hold was 10 USD" in standing.detail
+    async with fresh.database.reading() as connection:
+        await connection.execute(
+            "UPDATE observed_excesses SET noted_at = noted_at - interval '25 hours'"
+        )
+    assert _told(await alerts.check(), "b") == [("exceeded_hold", "cleared", 100)]
+    async with fresh.database.reading() as connection:
+        await connection.execute(
+            "UPDATE observed_excesses SET noted_at = noted_at - interval '30 days'"
+        )
+    await alerts.check()
+    async with fresh.database.reading() as connection:
+        cursor = await connection.execute("SELECT count(*) FROM observed_excesses")
+        assert await cursor.fetchone() == (0,)
 
 
 async def test_reports_of_usage_and_differences_of_the_ledger(fresh: Process) -> None:

@@ -29,6 +29,7 @@ class _Chores(Upkeep):
         super().__init__(
             database=services.database,
             ledger=services.ledger,
+            excesses=services.excesses,
             key_use=upkeep.key_use,
             judge_costs=services.judge_costs,
             idempotency=upkeep.idempotency,

@@ -93,11 +93,45 @@ def test_what_all_of_them_can_do() -> None:
     own, claude = model.routes
     assert own.model.supported_features == ("tools", "reasoning", "logprobs", "json_mode")
     assert claude.model.token_bounds.image == 4784
+    grok = _model({"backend": "claude", "upstream_model": "grok-4"})
+    assert grok.token_bounds.template == claude.model.token_bounds.template + 320
     # The model has the more expensive search bound of its backends.
     assert not own.model.token_bounds.search_rereads_prompt
     assert claude.model.token_bounds.search_rereads_prompt
     assert model.token_bounds.search_rereads_prompt
     assert model.token_bounds.web_search is None
+
+
+@each(
+    ("upstream_model", "token_bounds", "unbounded"),
+    [
+        ("gpt-5-pro", {}, False),
+        ("o3-deep-research", {}, True),
+        ("sonar-pro", {}, True),
+        ("groq/compound", {}, True),
+        ("gpt-4o-search-preview", {}, True),
+        # The operator's own declaration applies.
+        ("sonar-pro", {"unbounded": False}, False),
+        ("sonar-pro", {"searches": 0}, False),
+        ("u", {"searches": 3}, True),
+        ("u", {"unbounded": True}, True),
+    ],
+)
+def test_models_that_search_on_their_own_are_known(
+    upstream_model: str, token_bounds: dict[str, Any], unbounded: bool
+) -> None:
+    declared = {"upstream_model": upstream_model, "token_bounds": token_bounds}
+    assert _model(**declared).token_bounds.unbounded is unbounded
+    # One backend is enough.
+    elsewhere = _model({"backend": "claude", "upstream_model": "u"}, **declared)
+    assert elsewhere.token_bounds.unbounded is unbounded
+
+
+def test_only_some_protocols_are_told_how_many_searches_are_allowed() -> None:
+    assert _model(backend="claude").token_bounds.limits_searches
+    assert not _model(backend="responses").token_bounds.limits_searches
+    mixed = _model({"backend": "responses"}, backend="claude")
+    assert not mixed.token_bounds.limits_searches
 
 
 def test_sealed_reasoning_needs_one_protocol() -> None:
@@ -118,3 +152,11 @@ def test_settings_survive_the_way_to_a_worker() -> None:
     settings = _settings({"backend": "claude", "pricing": _OTHER}, {"backend": "responses"})
     again = Settings.model_validate(settings.model_dump(mode="json"))
     assert build_catalog(again).models == build_catalog(settings).models
+
+
+def test_prices_for_a_million_tokens() -> None:
+    """Clients see prices for one token, whatever the file says."""
+    own = {"pricing": {"prompt": "2.5/M", "completion": "0.00001"}}
+    model = _model({"backend": "claude", "pricing": {"prompt": "5/M"}}, **own)
+    assert model.routes[0].model.pricing.declared["prompt"] == "0.0000025"
+    assert [route.model.pricing.prompt for route in model.routes] == [2_500_000, 5_000_000]

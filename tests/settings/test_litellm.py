@@ -189,6 +189,7 @@ def test_other_sections_are_taken_over(tmp_path: Path) -> None:
     assert settings.activity.retention_days == 14
     assert settings.extensions.model_listing
     assert settings.extensions.messages
+    assert settings.conventions.accept_provider_specific_fields
 
 
 def test_what_has_no_equivalent_is_listed_with_its_reason(tmp_path: Path) -> None:
@@ -241,7 +242,8 @@ model_list:
   - {model_name: m, litellm_params: {model: mistral/a, weight: 0.3, order: 2}}
 """
     (model,) = _loaded(_converted(text, tmp_path)[0], tmp_path).models
-    assert [other.weight for other in model.alternatives] == [1 / 3, 1 / 3]
+    # Only backends of the same order share calls.
+    assert [other.weight for other in model.alternatives] == [1 / 3, 1]
     assert [other.order for other in model.alternatives] == [0, 1]
 
 
@@ -319,3 +321,57 @@ def test_a_missing_parser_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(SettingsError, match=r"install tollkeeper\[litellm\]"):
         _converted("model_list: []", tmp_path)
+
+
+_LIMITS = """
+model_list:
+  - model_name: m
+    litellm_params: {model: groq/a, rpm: 500}
+    model_info: {max_input_tokens: 128000, max_output_tokens: 16384, supports_vision: true}
+  - model_name: m
+    litellm_params: {model: xai/a, rpm: 300}
+    model_info: {max_input_tokens: 32000}
+  - {model_name: other, litellm_params: {model: mistral/b}}
+  - model_name: tiny
+    litellm_params: {model: cohere/c}
+    model_info: {max_input_tokens: 4000, max_output_tokens: 1000}
+litellm_settings: {fallbacks: [{m: [other, tiny]}]}
+"""
+
+
+def test_the_largest_limits_of_a_models_own_deployments_count(tmp_path: Path) -> None:
+    """In LiteLLM, a fallback is another model, and a missing limit is not a small limit."""
+    text, unmapped = _converted(_LIMITS, tmp_path)
+    models = {model.id: model for model in _loaded(text, tmp_path).models}
+    limits = {
+        name: (model.context_length, model.max_output_length) for name, model in models.items()
+    }
+    assert limits == {"m": (128_000, 16_384), "other": (8192, 4096), "tiny": (4000, 1000)}
+    smaller = {setting for setting in unmapped if "model_info (" in setting}
+    assert smaller == {
+        "model_list[1].model_info (context_length = 32000)",
+        "model_list[3].model_info (context_length = 4000)",
+        "model_list[3].model_info (max_output_length = 1000)",
+    }
+    assert "for m 128000" in unmapped["model_list[1].model_info (context_length = 32000)"]
+    assert "image" in unmapped["input_modalities (m)"]
+    assert "weights (m)" not in unmapped
+
+
+def test_fallbacks_leave_the_weights_alone(tmp_path: Path) -> None:
+    settings = _loaded(_converted(_LIMITS, tmp_path)[0], tmp_path)
+    assert [other.weight for other in settings.models[0].alternatives] == [0.6, 1, 1]
+    assert [other.order for other in settings.models[0].alternatives] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("second", ["", ", tpm: 5", ", weight: 0"])
+def test_weights_that_cannot_be_compared_are_listed(tmp_path: Path, second: str) -> None:
+    text = f"""
+model_list:
+  - {{model_name: m, litellm_params: {{model: groq/a, rpm: 500}}}}
+  - {{model_name: m, litellm_params: {{model: xai/a{second}}}}}
+router_settings: {{model_group_alias: {{n: m}}}}
+"""
+    written, unmapped = _converted(text, tmp_path)
+    assert _loaded(written, tmp_path).models[0].alternatives[0].weight == 1
+    assert "model_list[0], model_list[1]" in unmapped["weights (m)"]

@@ -361,11 +361,12 @@ def test_wrong_environment_is_named(
 
 
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
-    secrets = {"webhook_secrets": ["file:stripe.secret", "env:STRIPE"]}
+    sources = ["file:stripe.secret", "env:STRIPE"]
+    secrets = {"webhook_secrets": {"live": sources, "test": sources}}
     settings = _load(tmp_path, {"database": {"data_dir": "here"}, "payments": secrets})
     assert settings.database.data_dir == tmp_path / "here"
-    found = settings.payments.webhook_secrets
-    assert found == (f"file:{tmp_path / 'stripe.secret'}", "env:STRIPE")
+    for _, found in settings.payments.webhook_secrets:
+        assert found == (f"file:{tmp_path / 'stripe.secret'}", "env:STRIPE")
 
 
 def test_master_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

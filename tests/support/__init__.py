@@ -67,7 +67,8 @@ Documents:
 
 Test runs: `proof` sets the size of a proof with and without `--prove`, `proof_summary` reports on
 all proofs at the end, `compiled_files` keeps the files that Python compiles, `disturbances` adds the
-database server's log to the report of a failed test, `nested_pytest` runs pytest on tests that a test
+database server's log to the report of a failed test, `documented_answers` compares every answer with
+the OpenAPI document, `nested_pytest` runs pytest on tests that a test
 has written, `tables` runs a test for each row of a table, and `large_content` measures functions that
 read large content. Files whose names end in `_fixtures` contain pytest fixtures.
 """

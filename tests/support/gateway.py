@@ -87,9 +87,12 @@ class Gateway:
     clock: Clock = unix_now
     app: App | None = None
 
-    async def make_tenant(self, name: str = "Acme", *, credit: int = 0) -> Tenant:
+    async def make_tenant(
+        self, name: str = "Acme", *, credit: int = 0, forgets_excesses: bool = True
+    ) -> Tenant:
         """Creates a tenant, in one statement because almost every test needs one. The organization's name
-        only begins with `name`, because names are unique and tests share databases."""
+        only begins with `name`, because names are unique and tests share databases. Tests also share
+        the names of models, so by default the excesses of earlier tests are forgotten."""
         organization, project = OrganizationId(uuid4()), ProjectId(uuid4())
         admin, customer = mint_key(KeyKind.ADMIN), mint_key(KeyKind.PROJECT)
         values = {
@@ -108,6 +111,10 @@ class Gateway:
         }
         async with self.services.database.reading() as connection:
             await connection.execute(_CREATE_TENANT, values)
+            if forgets_excesses:
+                await connection.execute("DELETE FROM observed_excesses")
+        if forgets_excesses:
+            await self.services.excesses.load()
         return Tenant(organization, project, admin.value, customer.value)
 
     async def make_recorded_tenant(self, name: str = "Acme") -> Tenant:
@@ -173,7 +180,7 @@ async def running_gateway(
         app = build_app(settings, services)
         calls = services.inference
         arrivals = fair_arrivals(calls.serves_others, lambda: calls.overload.is_full)
-        server = HttpServer(app, http_limits(), arrivals)
+        server = HttpServer(app, http_limits(), arrivals, app.error_style)
         await server.start(listener)
         async with http_client(base_url) as client:
             try:

@@ -7,12 +7,11 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import httpx2
-from psycopg.conninfo import conninfo_to_dict
 
 from tests.support.constants import constants_path
+from tests.support.databases import data_dir_beside, database_url
 from tests.support.gateway import Gateway
 from tests.support.program import Program, Serving, serving
 from tests.support.scripted_gateway import ScriptedGateway, scripted_settings
@@ -68,6 +67,7 @@ async def installed_program(
     dumped = settings.model_dump(mode="json")
     dumped["server"]["port"] = dumped["operator"]["port"] = 0
     dumped["database"]["url"] = database_url(conninfo)
+    dumped["database"]["data_dir"] = str(data_dir_beside(data_dir, conninfo))
     config = folder / "tollkeeper.toml"
     tables = {name: [dumped[name]] for name in _SECTIONS if dumped[name] is not None}
     arrays = {name: dumped[name] for name in ("backends", "models")}
@@ -79,14 +79,6 @@ async def installed_program(
         environment = {**environment, "PYTHONPATH": constants_path(folder, changed_constants)}
     async with running_services(settings, conninfo) as services:
         yield InstalledProgram(Program(config, folder, environment), upstream, services)
-
-
-def database_url(conninfo: str) -> str:
-    if conninfo.startswith("postgresql://"):
-        return conninfo
-    parts = conninfo_to_dict(conninfo)
-    host, user = (quote(str(parts[name]), safe="") for name in ("host", "user"))
-    return f"postgresql://{user}@/{parts['dbname']}?host={host}"
 
 
 def _toml(head: str, tables: list[dict[str, Any]]) -> str:

@@ -195,7 +195,9 @@ class JudgedGateway:
                     rule := Rule(f"Is it {number}?", Direction(direction), Mode(mode), Scope(scope))
                 ),
                 base_version=1,
-                published=PolicyVersion(f"polv_{uuid4().hex}", 1, rule, 1_800_000_000),
+                published=PolicyVersion(
+                    f"polv_{uuid4().hex}", 1, f"Policy {number}", rule, 1_800_000_000
+                ),
             )
             for number in range(count)
         ]

@@ -147,23 +147,24 @@ def serving(program: Program, *options: str) -> Iterator[Serving]:
 
 @contextmanager
 def running_console(
-    program: Program, *arguments: str
+    program: Program, *arguments: str, log: Path | None = None
 ) -> Iterator[tuple[psutil.Popen, dict[str, Any]]]:
     """Starts a console, and yields its process and the JSON document that it prints at its start."""
-    process = psutil.Popen(
-        program.line("console", "--json", *arguments),
-        cwd=program.folder,
-        env=program.process_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    log = log or program.folder / f"console-{time.monotonic_ns()}.log"
+    with log.open("wb") as errors:
+        process = psutil.Popen(
+            program.line("console", "--json", *arguments),
+            cwd=program.folder,
+            env=program.process_environment(),
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
     try:
         first = process.stdout.readline()
-        assert first, process.stderr.read()
+        assert first, log.read_text()
         yield process, json.loads(first)
     finally:
-        process.stderr.close()
         stop(process)
 
 

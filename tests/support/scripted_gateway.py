@@ -19,6 +19,7 @@ from tests.support.http_client import http_client
 from tests.support.ledger import differences
 from tests.support.upstream import USAGE, Upstream, Verb, chat
 from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.catalog import DEFAULT_TOKEN_BOUNDS
 from tollkeeper.domain.estimate import estimate_tokens
 from tollkeeper.domain.views import ActivityEntry
 from tollkeeper.services.clock import Clock, unix_now
@@ -81,9 +82,18 @@ class Entry:
     choices: int
     output_tokens_max: int
 
+    def at_most(self, tokens: int) -> int:
+        """Returns the cost of the longest possible prompt and `tokens` output tokens."""
+        return self.prompt_tokens_max * PROMPT_PRICE + tokens * COMPLETION_PRICE
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Returns the gateway's own count of the prompt, which is sent once and is a text without tools."""
+        return self.prompt_tokens_max - DEFAULT_TOKEN_BOUNDS.template
+
     def delivered(self, tokens: int) -> int:
         """Returns the cost of the prompt and `tokens` output tokens by the gateway's own count."""
-        return self.prompt_tokens_max * PROMPT_PRICE + tokens * COMPLETION_PRICE
+        return self.prompt_tokens * PROMPT_PRICE + tokens * COMPLETION_PRICE
 
     def delivered_pieces(self, count: int, text: str | None = None) -> int:
         """Returns the cost, by the gateway's own count, of an answer that broke off after `count` pieces.
@@ -131,9 +141,12 @@ class ScriptedGateway:
         async with http_client(self.gateway.base_url, limits=limits) as client:
             yield replace(self, gateway=replace(self.gateway, client=client))
 
-    async def with_tenant(self, *, credit: int = 10**13) -> "ScriptedGateway":
+    async def with_tenant(
+        self, *, credit: int = 10**13, forgets_excesses: bool = True
+    ) -> "ScriptedGateway":
         """Returns the same gateway for a new tenant with this credit."""
-        return replace(self, tenant=await self.gateway.make_tenant(credit=credit))
+        tenant = await self.gateway.make_tenant(credit=credit, forgets_excesses=forgets_excesses)
+        return replace(self, tenant=tenant)
 
     async def activity_of(self, answer: httpx2.Response) -> ActivityEntry:
         """Returns the activity record of an answered request."""
@@ -259,7 +272,7 @@ _ENTRIES: LiteralString = """
     SELECT coalesce(d.kind, CASE WHEN m.reason IS NULL THEN 'held' ELSE 'unsettled' END), r.hold,
         coalesce(d.prompt + d.completion + d.input_cache_read + d.image + d.request
             + d.input_cache_write + d.input_audio + d.output_audio + d.output_image
-            + d.web_search + d.verdict, 0),
+            + d.web_search, 0),
         coalesce(o.amount, 0), coalesce(d.estimated, false), m.reason,
         r.prompt_tokens_max, r.choices, r.output_tokens_max
     FROM reservations r
@@ -275,7 +288,7 @@ _BALANCE: LiteralString = """
         coalesce(sum(r.hold) FILTER (WHERE d.kind IS NULL AND m.reason IS NOT NULL), 0),
         coalesce(sum(d.prompt + d.completion + d.input_cache_read + d.image + d.request
             + d.input_cache_write + d.input_audio + d.output_audio + d.output_image
-            + d.web_search + d.verdict), 0),
+            + d.web_search), 0),
         count(d.kind)
     FROM organizations o
     LEFT JOIN reservations r ON r.organization_id = o.id

@@ -102,12 +102,7 @@ class Administration:
     def policy_directory(self) -> "PolicyDirectory":
         from tollkeeper.services.policies.directory import PolicyDirectory
 
-        judge = self.settings.judge
-        return PolicyDirectory(
-            self.default_threshold,
-            judge_format(self.settings),
-            0 if judge is None else picousd_from_usd(judge.price_per_verdict_usd),
-        )
+        return PolicyDirectory(self.default_threshold, judge_format(self.settings))
 
     @property
     def compared_judge(self) -> JudgeFormat | None:
@@ -149,7 +144,7 @@ class Administration:
     def caps(self) -> "Caps":
         from tollkeeper.services.ledger.caps import Caps
 
-        return Caps(self.database, self.project_limits, clock=self.clock)
+        return Caps(self.database, self.project_limits)
 
     @cached_property
     def costs(self) -> "Costs":

@@ -29,5 +29,6 @@ def http_conventions(settings: Settings) -> HttpConventions:
         model_listing=settings.extensions.model_listing,
         key_usage=settings.extensions.key_usage,
         messages=settings.extensions.messages,
+        accept_provider_specific_fields=settings.conventions.accept_provider_specific_fields,
         cost_header=settings.extensions.cost_header,
     )

@@ -3,14 +3,15 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from tollkeeper.backends.model_list import ListOutcome, ModelList, list_models
 from tollkeeper.backends.port import Backend
-from tollkeeper.bootstrap.backends import build_backends
+from tollkeeper.bootstrap.backends import backend_config, build_backends
 from tollkeeper.bootstrap.catalog import build_catalog
 from tollkeeper.bootstrap.engine import running_engine
 from tollkeeper.bootstrap.identities import shown_credential
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import InvalidRequest, NotFound
-from tollkeeper.settings import Settings
+from tollkeeper.settings import BackendSettings, Settings, SettingsError
 
 
 def model_on_backend(settings: Settings, backend: str, model_id: str | None) -> Model:
@@ -36,6 +37,15 @@ def credential_of(settings: Settings, backend: str) -> str:
     """Describes the kind of the backend's credential and where it comes from, without the secret."""
     (declared,) = (found for found in settings.backends if found.name == backend)
     return shown_credential(declared)
+
+
+async def models_of_replica(declared: BackendSettings, url: str) -> ModelList:
+    """Asks one replica of the backend for its models. Asks nothing if the backend's key is missing."""
+    try:
+        config = backend_config(declared, None)
+    except (ValueError, SettingsError):
+        return ModelList(ListOutcome.NOT_ASKED)
+    return await list_models(config, url)
 
 
 @asynccontextmanager

@@ -1,7 +1,7 @@
 """Builds the backends from the settings, and the judge (the model that answers policy questions), which
 uses one of the backends."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tollkeeper.backends.absent import AbsentBackend
@@ -179,7 +179,10 @@ def backend_config(declared: BackendSettings, engine: EngineAddress | None) -> B
         tokenizer=_tokenizer(declared),
         tokenize_path=declared.tokenize_path or None,
         connections_max=declared.connections,
-        billing_rules=preset.billing_rules if preset else NO_BILLING_RULES,
+        billing_rules=replace(
+            preset.billing_rules if preset else NO_BILLING_RULES,
+            cache_adds_to_prompt=declared.cache_adds_to_prompt,
+        ),
     )
 
 

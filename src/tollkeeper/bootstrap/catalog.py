@@ -11,8 +11,10 @@ from tollkeeper.backends.converse import request as converse
 from tollkeeper.backends.gemini import request as gemini
 from tollkeeper.backends.gemini.thinking import OPTIONS as GEMINI_THINKING_OPTIONS
 from tollkeeper.backends.presets import (
+    BILLED_TO_END,
     PRESETS,
     Preset,
+    hidden_prompt_tokens,
     reasons_unasked,
     thinks_by_budget,
     unrequested_searches_max,
@@ -125,6 +127,7 @@ def _with_protocol(
     features: frozenset[Feature],
     options: Mapping[str, str],
 ) -> Model:
+    """Returns the model on a protocol whose messages are lists of blocks (`backends/conversation.py`)."""
     return replace(
         model,
         supported_sampling_parameters=_narrowed(
@@ -134,6 +137,7 @@ def _with_protocol(
         input_modalities=_narrowed(model.input_modalities, protocol.INPUT_MODALITIES),
         output_modalities=_narrowed(model.output_modalities, protocol.OUTPUT_MODALITIES),
         options={**options, **model.options},
+        joins_turns=True,
     )
 
 
@@ -169,6 +173,12 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
     protocol = WireProtocol(backend.protocol)
     preset, bounds = PRESETS.get(backend.preset, Preset()), declared.token_bounds
     by_budget = thinks_by_budget(declared.upstream_model)
+    searches = bounds.searches
+    if searches is None:
+        searches = unrequested_searches_max(declared.upstream_model)
+    hidden_prompt = bounds.hidden_prompt
+    if hidden_prompt is None:
+        hidden_prompt = hidden_prompt_tokens(declared.upstream_model, preset)
     return Model(
         id=declared.id,
         backend=declared.backend,
@@ -201,18 +211,22 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
             video=bounds.video or None,
             # Google does not charge for the tokens of search results.
             web_search=bounds.web_search or (0 if protocol in _GOOGLE_PROTOCOLS else None),
-            unrequested_searches_max=unrequested_searches_max(declared.upstream_model)
-            if bounds.searches is None
-            else bounds.searches,
+            unrequested_searches_max=searches,
+            unbounded=searches > 0 if bounds.unbounded is None else bounds.unbounded,
+            # The wire of these protocols sends the number of searches that the hold covers.
+            limits_searches=protocol in _MESSAGES_PROTOCOLS,
             search_rereads_prompt=protocol in _PROMPT_CHARGED_PER_SEARCH,
             text_by_bytes=bounds.text == "bytes",
+            template=DEFAULT_TOKEN_BOUNDS.template + hidden_prompt,
         ),
         messages=MessagesBehavior(
             caching=PromptCaching(declared.prompt_caching),
             thinking=ThinkingStyle.BUDGET if by_budget else ThinkingStyle.ADAPTIVE,
             beta_flags=declared.beta_flags if protocol in _MESSAGES_PROTOCOLS else (),
+            has_search_blocks=protocol in _MESSAGES_PROTOCOLS,
         ),
         bounds_reasoning=preset.bounds_reasoning or protocol is not WireProtocol.CHAT,
+        is_billed_to_end=backend.preset in BILLED_TO_END,
     )
 
 

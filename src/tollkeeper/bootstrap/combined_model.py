@@ -46,9 +46,16 @@ def combined(
         token_bounds=replace(
             first.token_bounds,
             image=_largest([bound.image for bound in bounds]),
+            template=max(bound.template for bound in bounds),
             web_search=_largest([bound.web_search for bound in bounds]),
             unrequested_searches_max=max(bound.unrequested_searches_max for bound in bounds),
+            unbounded=any(bound.unbounded for bound in bounds),
+            limits_searches=all(bound.limits_searches for bound in bounds),
             search_rereads_prompt=any(bound.search_rereads_prompt for bound in bounds),
+        ),
+        messages=replace(
+            first.messages,
+            has_search_blocks=all(model.messages.has_search_blocks for model in on_backends),
         ),
         schema_bounds=schema_bounds,
         cache_salt_field=cache_isolating.cache_salt_field,

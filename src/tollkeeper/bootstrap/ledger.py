@@ -11,6 +11,7 @@ from tollkeeper.bootstrap.administration import Administration
 from tollkeeper.services.calls.admission import Admission
 from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.bulk_resolution import BulkResolution
+from tollkeeper.services.ledger.excesses import Excesses
 from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.services.ledger.log_comparison import RequestLogComparison
 from tollkeeper.services.ledger.months import LedgerMonths
@@ -24,6 +25,7 @@ from tollkeeper.storage.ledger_store import LedgerStore
 class LedgerServices:
     process_id: UUID
     ledger: Ledger
+    excesses: Excesses
     admission: Admission
     admissibility: Admissibility
     lease: Lease
@@ -38,7 +40,9 @@ def build_ledger(administration: Administration) -> LedgerServices:
     database = administration.database
     clock, limits = administration.clock, administration.project_limits
     process_id = uuid4()
-    ledger = Ledger(LedgerStore(database, process_id, limits), administration.policy_directory)
+    excesses = Excesses(database, clock)
+    store = LedgerStore(database, process_id, limits)
+    ledger = Ledger(store, administration.policy_directory, excesses)
     bulk_resolution = BulkResolution(database, limits)
     # Shared, because each search first checks the holds that the previous search found.
     open_holds = OpenHolds()
@@ -46,6 +50,7 @@ def build_ledger(administration: Administration) -> LedgerServices:
     return LedgerServices(
         process_id=process_id,
         ledger=ledger,
+        excesses=excesses,
         admission=Admission(ledger, clock),
         admissibility=Admissibility(database, limits, clock),
         lease=Lease(database, process_id),

@@ -4,28 +4,40 @@ import importlib
 from collections.abc import Callable
 
 from tollkeeper.bootstrap.secrets import read_source
-from tollkeeper.settings import Settings, SettingsError
+from tollkeeper.settings import Place, Settings, SettingsError
 
 # The maximum age of an event's signature. If the provider sends an event again, it signs the event anew.
 TOLERANCE_S = 300
-_AT = ("payments", "webhook_secrets")
+_LIVE = ("payments", "webhook_secrets", "live")
+_TEST = ("payments", "webhook_secrets", "test")
 
 
-def signature_check(settings: Settings) -> Callable[[bytes, str], bool] | None:
-    """Returns a function that takes the body and the signature header of an event, and tells whether the
-    signature is valid. Returns None if the settings contain no secret. Raises SettingsError if a secret
-    cannot be read or the library is not installed."""
+def signature_check(settings: Settings) -> Callable[[bytes, str], bool | None] | None:
+    """Returns a function that takes the body and the signature header of an event. It returns the
+    `livemode` of the secret that has signed the event, or None if the signature isn't valid.
+    `signature_check` itself returns None if the settings contain no secret. It raises SettingsError
+    if a secret cannot be read or the library isn't installed."""
     sources = settings.payments.webhook_secrets
-    if not sources:
+    live = [_secret(source, _LIVE) for source in sources.live]
+    test = [_secret(source, _TEST) for source in sources.test]
+    if not live and not test:
         return None
-    secrets = [_text(read_source(source, _AT)) for source in sources]
+    if not set(live).isdisjoint(test):
+        raise SettingsError("the test mode needs its own secret.", _TEST)
     try:
         stripe = importlib.import_module("stripe")
     except ImportError:
-        raise SettingsError("needs stripe: pip install 'tollkeeper[payments]'.", _AT) from None
+        at = _LIVE if live else _TEST
+        raise SettingsError("needs stripe: pip install 'tollkeeper[payments]'.", at) from None
 
-    def is_signed(body: bytes, header: str) -> bool:
-        return any(_has_signature(secret, body, header) for secret in secrets)
+    def find_livemode(body: bytes, header: str) -> bool | None:
+        # The library compares ASCII texts only, and fails with a TypeError for any other.
+        if not header.isascii():
+            return None
+        for livemode, secrets in ((True, live), (False, test)):
+            if any(_has_signature(secret, body, header) for secret in secrets):
+                return livemode
+        return None
 
     def _has_signature(secret: str, body: bytes, header: str) -> bool:
         try:
@@ -34,11 +46,11 @@ def signature_check(settings: Settings) -> Callable[[bytes, str], bool] | None:
             return False
         return True
 
-    return is_signed
+    return find_livemode
 
 
-def _text(secret: bytes) -> str:
-    text = secret.decode("ascii", "replace")
+def _secret(source: str, at: Place) -> str:
+    text = read_source(source, at).decode("ascii", "replace")
     if not text.startswith("whsec_"):
-        raise SettingsError("a webhook secret begins with whsec_.", _AT)
+        raise SettingsError("a webhook secret begins with whsec_.", at)
     return text

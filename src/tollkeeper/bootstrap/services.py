@@ -178,6 +178,7 @@ def build_services(
         token_counting=token_counting,
         inference=inference,
         ledger=accounting.ledger,
+        excesses=accounting.excesses,
         lease=accounting.lease,
         backends=backends,
         checks=checks,
@@ -199,6 +200,7 @@ def _upkeep(
     return Upkeep(
         database=database,
         ledger=ledger_services.ledger,
+        excesses=ledger_services.excesses,
         key_use=key_use,
         judge_costs=judge_costs,
         idempotency=administration.idempotency,

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from tollkeeper.bootstrap import telemetry_names as names
-from tollkeeper.domain.inference import Batch, Delta
+from tollkeeper.domain.inference import Batch, Delta, Finish
 from tollkeeper.domain.keys import KEY_LENGTH, redact_keys
 from tollkeeper.domain.prompt import (
     Audio,
@@ -26,6 +26,7 @@ from tollkeeper.domain.prompt import (
     Reasoning,
     Refusal,
     Role,
+    SearchBlock,
     Text,
     Tool,
     ToolCall,
@@ -42,9 +43,14 @@ _INSTRUCTIONS_SHARE: Final = 1
 _TOOLS_SHARE: Final = 1
 _OUTPUT_SHARE: Final = 3
 _INSTRUCTION_ROLES: Final = (Role.SYSTEM, Role.DEVELOPER)
-# The finish reasons of the chat protocol that have another name in the conventions. An answer without a
-# finish reason counts as an error.
-_FINISH_NAMES: Final = {"tool_calls": "tool_call", "function_call": "tool_call", None: "error"}
+# The finish reasons of the chat protocol that have another name in the conventions. A choice that has
+# not ended counts as an error.
+_FINISH_NAMES: Final = {
+    "tool_calls": "tool_call",
+    "function_call": "tool_call",
+    Finish.UNSTATED: "stop",
+    None: "error",
+}
 
 _Object = dict[str, Any]
 P = TypeVar("P")
@@ -135,7 +141,8 @@ class AnswerContent:
             if not self._reserve(_OBJECT_BYTES):
                 return
             choice = self._choices[delta.choice] = _Choice()
-        choice.finish = delta.finish or choice.finish
+        if delta.finish is not None:
+            choice.finish = delta.finish
         for order, kind, text in (
             (0, "reasoning", delta.reasoning),
             (1, "text", delta.text),
@@ -289,6 +296,9 @@ def _part(part: Part, budget: _Budget) -> _Object:
             return _tool_call(part.id, part.name, part.arguments, len(part.arguments), budget)
         case ToolResult():
             return _tool_result(part, budget)
+        case SearchBlock():
+            written = msgspec.json.encode(part.written).decode()
+            return {"type": "web_search", "content": budget.fit_text(written)}
         case Image() | Audio() | Video() | File():
             return _media(part, budget)
 

@@ -76,10 +76,10 @@ async def activity_list(
     return Listing(
         [activity_view(entry) for entry in entries],
         columns=(
-            *("started_at", "request_id", "status", "error", "requests"),
+            *("started_at", "request_id", "status", "error", "param", "requests"),
             *("model", "cost", "settlement"),
         ),
-        optional=("model", "settlement", "error", "requests"),
+        optional=("model", "settlement", "error", "param", "requests"),
     )
 
 

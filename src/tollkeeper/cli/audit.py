@@ -9,7 +9,7 @@ from tollkeeper.cli.amounts import unix_seconds
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.output import Listing
 from tollkeeper.domain.audit import ActorKind, AuditEntry, ObjectState
-from tollkeeper.services.audit import AUDIT_PAGE_MAX, AuditPage
+from tollkeeper.services.audit import AUDIT_PAGE_MAX, AuditPage, field_text
 from tollkeeper.services.use_cases import Services
 
 app = noun_app("List who changed which object, and when.")
@@ -130,16 +130,16 @@ def _difference(before: ObjectState | None, after: ObjectState | None) -> str:
     """Lists the changed fields in one line. For a new object, returns its name."""
     if before is None:
         name = (after or {}).get("name")
-        return "" if name is None else _shown(name)
+        return "" if name is None else _shown("name", name)
     after = after or {}
     differing = [
-        f"{field}: {_shown(before.get(field))} -> {_shown(after.get(field))}"
+        f"{field}: {_shown(field, before.get(field))} -> {_shown(field, after.get(field))}"
         for field in {**before, **after}
         if before.get(field) != after.get(field)
     ]
     return ", ".join(differing)
 
 
-def _shown(value: object) -> str:
-    text = "-" if value is None else str(value)
+def _shown(field: str, value: object) -> str:
+    text = field_text(field, value) or "-"
     return text if len(text) <= _SHOWN_LENGTH_MAX else text[:_SHOWN_LENGTH_MAX] + "..."

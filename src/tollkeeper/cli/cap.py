@@ -54,9 +54,8 @@ async def cap_set(
 ) -> Record:
     """Set a spending cap: the highest sum of held and spent money.
 
-    Calls that would exceed the cap are refused. Organizations and projects can have three caps: one per
-    day, one per week, and one that is either per month or total. A key can have one cap per day, one
-    per week and one per month."""
+    Calls that would exceed the cap are refused. An organization, a project or a key can have a cap per
+    day, per week, per month and in total, all at once."""
     organization_id = await services.names.organization_named(organization)
     project_id, key_id = await _project_or_key(services, organization_id, project, key)
     use = await services.caps.cap_set(organization_id, amount, period, project_id, key_id)
@@ -99,17 +98,6 @@ async def cap_show(services: Services, organization: OrganizationArgument) -> Li
     The list includes the caps of the organization's projects and keys."""
     organization_id = await services.names.organization_named(organization)
     return await _listing(services, organization_id, await services.caps.cap_show(organization_id))
-
-
-@service_command(app, "reset", example="tollkeeper cap reset Acme")
-async def cap_reset(services: Services, organization: OrganizationArgument) -> Listing:
-    """Repair all caps after the database's clock was ahead.
-
-    A cap stays in the latest period that it has seen, even if the clock is set back. This command
-    returns all caps to the present day, week and month, and counts the amounts held and spent in these
-    periods again. Correct the clock first."""
-    organization_id = await services.names.organization_named(organization)
-    return await _listing(services, organization_id, await services.caps.cap_reset(organization_id))
 
 
 async def _listing(

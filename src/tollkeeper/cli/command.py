@@ -27,6 +27,7 @@ from tollkeeper.cli.options import (
 from tollkeeper.cli.output import CommandOutput, Listing, one_line, show
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.runtime.late_log import silence_logs
+from tollkeeper.runtime.output import log_output
 from tollkeeper.services.use_cases import Services
 
 # Not imported at run time, because `--help` must be fast and does not need these modules.
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+# The time that a failed command waits for whoever reads its error.
+_ERROR_WITHIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +49,25 @@ class Invocation:
     as_json: bool
     # Creates worker processes. None unless the command is `serve` or `demo`.
     worker_starter: "WorkerStarter | None" = None
+    # Whether the command may create the embedded database without a settings file.
+    begins: bool = False
 
     def settings(self) -> "Settings":
-        from tollkeeper.settings import load_settings
+        """Reads the settings. Without a settings file, the built-in settings are used, with the embedded
+        database in the current folder. Raises SettingsError if the command would have to create this
+        database: its user is probably in the wrong folder."""
+        from tollkeeper.embedded.postgres_places import has_cluster
+        from tollkeeper.settings import FILE_NAME, SettingsError, configured_path, load_settings
 
-        return load_settings(self.config)
+        settings = load_settings(self.config)
+        if self.begins or self.config is not None or configured_path() is not None:
+            return settings
+        if settings.database.url or has_cluster(settings.database.data_dir):
+            return settings
+        raise SettingsError(
+            f"There is no settings file {Path.cwd() / FILE_NAME}, and neither --config nor "
+            "$TOLLKEEPER_CONFIG names another one."
+        )
 
     def located(self, error: "SettingsError") -> str:
         """Returns the error's message together with the setting's line in the file or its environment
@@ -83,10 +100,11 @@ def noun_app(purpose: str) -> typer.Typer:
 
 
 def command(
-    app: typer.Typer, name: str, *, example: str
+    app: typer.Typer, name: str, *, example: str, begins: bool = False
 ) -> Callable[[PlainCommand[P]], PlainCommand[P]]:
     """Registers a function as a command. The function takes an `Invocation` and returns the output to
-    print, or None if it has printed its output itself. Help shows `example`, a complete command line."""
+    print, or None if it has printed its output itself. Help shows `example`, a complete command line.
+    `begins` is the value of `Invocation.begins`."""
 
     def register(run: PlainCommand[P]) -> PlainCommand[P]:
         def invoked(
@@ -96,7 +114,7 @@ def command(
 
             options = shared_options(context).overlaid(config, as_json)
             invocation = Invocation(
-                options.config, options.as_json, context.meta.get(WORKER_STARTER)
+                options.config, options.as_json, context.meta.get(WORKER_STARTER), begins
             )
             # A command reports a failure in one line, without log lines. `serve`, `demo` and `console`
             # enable logs later.
@@ -200,10 +218,11 @@ def _signature_with_shared_options(run: Callable[..., object]) -> inspect.Signat
 
 
 def _fail(message: str) -> NoReturn:
-    sys.stderr.write(f"tollkeeper: {one_line(message)}\n")
+    log_output.write_line(f"tollkeeper: {one_line(message)}")
     hint = next_step(message)
     if hint and sys.stderr.isatty():
-        sys.stderr.write(f"{hint}\n")
+        log_output.write_line(hint)
+    log_output.flush(_ERROR_WITHIN_S)
     raise typer.Exit(1)
 
 
@@ -218,6 +237,7 @@ _HINTS = (
     ("There is no reservation ", "List unsettled calls: tollkeeper ledger unsettled"),
     ("The database cannot be reached", "Check the database: tollkeeper doctor"),
     ("The settings file ", "Write a new settings file: tollkeeper init"),
+    ("There is no settings file ", "Go to the folder of tollkeeper.toml, or run: tollkeeper init"),
     ("The ledger is wrong", "Keep a copy of the database before you change anything."),
     ("No gateway serves", "Start a gateway: tollkeeper serve"),
     ("judge: no judge is configured", "Declare a judge under [judge] in the settings file."),

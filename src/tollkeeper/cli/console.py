@@ -21,6 +21,7 @@ from tollkeeper.console.context import Finding, MachineChecks, ProbedReplica
 from tollkeeper.console.sessions import new_token, token_digest
 from tollkeeper.console.start import require_safe_address, run_console
 from tollkeeper.domain.views import StandingAlert
+from tollkeeper.hosting.descriptors import connections_within, raise_limit, soft_limit
 from tollkeeper.hosting.listeners import address_of, bind
 from tollkeeper.hosting.logs import configure_logs
 from tollkeeper.hosting.replica_probe import probe_replicas
@@ -70,6 +71,7 @@ def console(
         listener = _listener(settings, child_socket)
         stack.callback(listener.close)
         configure_logs()
+        raise_limit()
         conninfo = stack.enter_context(command_database(settings))
         check_newest_server(settings, conninfo)
         token = None if settings.console.token_sha256 else new_token()
@@ -89,6 +91,7 @@ def console(
                 config=invocation.config,
                 machine=_machine_checks(invocation, settings),
                 take_signals=take_signals,
+                connections_max=connections_within(soft_limit()),
             )
         )
     return None

@@ -13,8 +13,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import typer
-
 from tollkeeper.bootstrap import check_settings, running_services
 from tollkeeper.cli.command import Invocation, command, command_app
 from tollkeeper.cli.database import check_newest_server, command_database
@@ -25,6 +23,7 @@ from tollkeeper.domain.errors import Unauthenticated
 from tollkeeper.embedded.engine import START_TIMEOUT_S
 from tollkeeper.hosting.logs import configure_logs
 from tollkeeper.hosting.supervisor import Supervisor, describe
+from tollkeeper.runtime.output import log_output, standard_output
 from tollkeeper.services.demonstration import DEMO_CREDIT_USD, Demonstration, DemoTenant
 from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
@@ -50,7 +49,7 @@ class RunningDemo:
     addresses: dict[str, str]
 
 
-@command(app, "demo", example="tollkeeper demo")
+@command(app, "demo", example="tollkeeper demo", begins=True)
 def demo(invocation: Invocation) -> None:
     """Run gateway, console and database with a demo organization.
 
@@ -62,11 +61,11 @@ def demo(invocation: Invocation) -> None:
         public, operator = listeners(settings, stack)
         console_socket = console_listener(settings)
         configure_logs()
-        typer.echo("Starting PostgreSQL ...", err=True)
+        log_output.write_line("Starting PostgreSQL ...")
         conninfo = stack.enter_context(command_database(settings))
         migrate(conninfo)
         check_newest_server(settings, conninfo, before_serving=True)
-        typer.echo("Starting the console ...", err=True)
+        log_output.write_line("Starting the console ...")
         tenant = run_in_loop(lambda: _demo_tenant(settings, conninfo))
         console = stack.enter_context(running_console(settings, invocation.config, console_socket))
         addresses = describe(public, operator)
@@ -78,7 +77,7 @@ def demo(invocation: Invocation) -> None:
             operator=operator,
             reload=lambda: _demo_settings(invocation.settings()),
             worker_starter=invocation.worker_starter,
-            on_stop=lambda: typer.echo("\nStopping ...", err=True),
+            on_stop=lambda: log_output.write_line("\nStopping ..."),
         )
         running = RunningDemo(
             model=settings.models[0].id if settings.models else "MODEL",
@@ -87,9 +86,9 @@ def demo(invocation: Invocation) -> None:
             console=console,
             addresses=addresses,
         )
-        typer.echo("Starting the gateway ...", err=True)
+        log_output.write_line("Starting the gateway ...")
         run_in_loop(lambda: _supervise(supervisor, running, as_json=invocation.as_json))
-    typer.echo(f"Stopped. All data stays in {settings.database.data_dir}.", err=True)
+    log_output.write_line(f"Stopped. All data stays in {settings.database.data_dir}.")
 
 
 def _demo_settings(settings: Settings) -> Settings:
@@ -102,15 +101,15 @@ async def _supervise(supervisor: Supervisor, running: RunningDemo, *, as_json: b
     announcements: list[asyncio.Task[None]] = []
 
     def on_ready() -> None:
-        announcements.append(asyncio.create_task(announce()))
+        announcements.append(asyncio.create_task(welcome()))
 
-    async def announce() -> None:
-        typer.echo("Loading the model ...", err=True)
+    async def welcome() -> None:
+        log_output.write_line("Loading the model ...")
         engine = await supervisor.wait_for_engine(START_TIMEOUT_S)
         if as_json:
-            typer.echo(json.dumps(_document(running, engine)))
+            standard_output.write_line(json.dumps(_document(running, engine)))
         else:
-            typer.echo(_welcome(running, engine))
+            standard_output.write_line(_welcome(running, engine))
 
     await supervisor.run(on_ready=on_ready)
     for task in announcements:

@@ -6,7 +6,9 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
+from itertools import chain
 
+from tollkeeper.backends.model_list import ListOutcome, ModelList
 from tollkeeper.backends.presets import PRESETS
 from tollkeeper.bootstrap import (
     build_catalog,
@@ -14,6 +16,7 @@ from tollkeeper.bootstrap import (
     master_secret,
     running_engine,
 )
+from tollkeeper.bootstrap.backend_trial import models_of_replica
 from tollkeeper.bootstrap.identities import check_identity, shown_credential
 from tollkeeper.bootstrap.telemetry import (
     CONTENT,
@@ -27,9 +30,8 @@ from tollkeeper.cli.command import Invocation, command, command_app
 from tollkeeper.cli.database import command_database
 from tollkeeper.cli.output import Listing
 from tollkeeper.cli.progress import working
-from tollkeeper.domain.catalog import Feature
+from tollkeeper.cli.settings_warnings import settings_warnings
 from tollkeeper.domain.errors import TollkeeperError
-from tollkeeper.domain.prompt import Sampling
 from tollkeeper.embedded.engine import EmbeddedEngine
 from tollkeeper.hosting.backend_probe import (
     CONNECT_TIMEOUT_S,
@@ -41,16 +43,20 @@ from tollkeeper.services.policies.judge import Question
 from tollkeeper.settings import (
     IDENTITY_CREDENTIALS,
     BackendSettings,
+    Place,
     Settings,
     SettingsError,
     SettingsSource,
     settings_source,
     shown_variable,
 )
-from tollkeeper.settings.places import Place
 from tollkeeper.settings.wording import nearest
 from tollkeeper.storage.fence import find_newest_server
-from tollkeeper.storage.schema import check_database, find_recovery_targets
+from tollkeeper.storage.schema import (
+    check_database,
+    connections_allowed,
+    find_recovery_targets,
+)
 from tollkeeper.storage.sessions import shown_hosts
 
 # Any usable judge answers the first question about this text with yes and the second with no.
@@ -61,6 +67,9 @@ _QUESTIONS = (
 )
 # A usable judge gives a score above this percentage if the right answer is yes, and below it if it is no.
 _HALF = 50
+
+# The connections that commands, consoles and backups need in addition to a gateway.
+_OTHER_CONNECTIONS = 20
 
 app = command_app()
 
@@ -142,6 +151,7 @@ def _database(settings: Settings, source: SettingsSource) -> list[Finding]:
             address, old_servers = find_newest_server(conninfo, settings.database.seen_file)
             warnings.extend(old_servers)
             state = check_database(address, before_serving=True)
+            warnings.extend(_connections_warning(settings, source, connections_allowed(address)))
             if targets := find_recovery_targets(address):
                 warnings.append(_recovery_targets_warning(targets))
         database = settings.database
@@ -150,6 +160,19 @@ def _database(settings: Settings, source: SettingsSource) -> list[Finding]:
 
     finding = _run_check("database", source, check)
     return [finding, *(("database", CheckResult.WARNING, words) for words in warnings)]
+
+
+def _connections_warning(settings: Settings, source: SettingsSource, allowed: int) -> Iterator[str]:
+    """Yields a warning if one gateway alone may need more connections than the server allows."""
+    workers, pool_size = settings.server.workers, settings.database.pool_size
+    needed = workers * pool_size + _OTHER_CONNECTIONS
+    if needed > allowed:
+        words = (
+            f"one gateway needs {needed} connections ({workers} x {pool_size} for its workers, "
+            f"{_OTHER_CONNECTIONS} for commands, consoles and backups), but the server allows "
+            f"{allowed}: lower it, or raise max_connections"
+        )
+        yield source.explain(("database", "pool_size"), words)
 
 
 def _recovery_targets_warning(targets: Iterable[str]) -> str:
@@ -221,8 +244,8 @@ async def _backends(
         ]
         if backend.credential in IDENTITY_CREDENTIALS:
             checks.append(_credential(f"{name} credential", backend, source))
-        checks += [_replica(name, url, backend.connect_timeout_s) for url in backend.urls]
-    return findings + await asyncio.gather(*checks)
+        checks += [_replica(settings, backend, url, source) for url in backend.urls]
+    return [*findings, *chain.from_iterable(await asyncio.gather(*checks))]
 
 
 def _preset(backend: BackendSettings) -> str:
@@ -278,17 +301,74 @@ def _missing_files_and_secrets(backend: BackendSettings) -> Iterator[tuple[str, 
             yield setting, f"{path} cannot be read"
 
 
-async def _credential(name: str, backend: BackendSettings, source: SettingsSource) -> Finding:
+async def _credential(name: str, backend: BackendSettings, source: SettingsSource) -> list[Finding]:
     """Obtains a token or keys in the same way as a call does. The provider does not charge for this check."""
     try:
-        return name, CheckResult.OK, await check_identity(backend)
+        return [(name, CheckResult.OK, await check_identity(backend))]
     except SettingsError as exc:
-        return name, CheckResult.BAD, source.located(exc)
+        return [(name, CheckResult.BAD, source.located(exc))]
 
 
-async def _replica(name: str, url: str, timeout_s: float) -> Finding:
-    result = await reach(url, min(timeout_s, CONNECT_TIMEOUT_S))
-    return name, CheckResult.OK if result.ok else CheckResult.BAD, result.detail
+async def _replica(
+    settings: Settings, backend: BackendSettings, url: str, source: SettingsSource
+) -> list[Finding]:
+    """Connects to the replica, and asks it for its models with the key of calls."""
+    name = f"backend {backend.name}"
+    reached = await reach(url, min(backend.connect_timeout_s, CONNECT_TIMEOUT_S))
+    if not reached.ok:
+        return [(name, CheckResult.BAD, reached.detail)]
+    listed = await models_of_replica(backend, url)
+    detail = f"{reached.detail}; "
+    match listed.outcome:
+        case ListOutcome.NOT_ASKED:
+            return [(name, CheckResult.OK, reached.detail)]
+        case ListOutcome.LISTED:
+            found = (name, CheckResult.OK, f"{detail}it lists {len(listed.names)} models")
+            return [found, *_unlisted(settings, backend, listed, source)]
+        case ListOutcome.KEY_REFUSED:
+            words = f"{url} refuses the backend's key ({listed.detail})"
+            place: Place = ("backends", backend.name, _key_setting(backend))
+            return [(name, CheckResult.BAD, source.explain(place, words))]
+        case ListOutcome.NO_LIST if backend.preset and url in PRESETS[
+            backend.preset
+        ].settings().get("urls", ()):
+            return [(name, CheckResult.OK, f"{detail}it lists no models")]
+        case ListOutcome.NO_LIST:
+            words = (
+                f"{url}/models gave {listed.detail}: check the path of the address; most end in /v1"
+            )
+            return [
+                (
+                    name,
+                    CheckResult.WARNING,
+                    source.explain(("backends", backend.name, "urls"), words),
+                )
+            ]
+    return [(name, CheckResult.WARNING, f"{detail}its models are unknown: {listed.detail}")]
+
+
+def _key_setting(backend: BackendSettings) -> str:
+    return "api_key_file" if backend.api_key_file else "api_key_env"
+
+
+def _unlisted(
+    settings: Settings, backend: BackendSettings, listed: ModelList, source: SettingsSource
+) -> Iterator[Finding]:
+    """Yields a warning for each name of a model that the backend does not list."""
+    named: list[tuple[Place, str, str]] = []
+    for model in settings.models:
+        place: Place = ("models", model.id)
+        named.append(((*place, "upstream_model"), model.backend, model.upstream_model))
+        for position, other in enumerate(model.alternatives):
+            upstream_model = other.upstream_model or model.upstream_model
+            named.append(((*place, "alternatives", position), other.backend, upstream_model))
+    if settings.judge is not None:
+        named.append((("judge", "model"), settings.judge.backend, settings.judge.model))
+    for place, backend_name, upstream_model in named:
+        if backend_name == backend.name and not listed.has(upstream_model):
+            close = nearest(upstream_model, tuple(sorted(listed.names)))
+            words = f"the backend {backend.name} does not list a model {upstream_model!r}{close}"
+            yield f"backend {backend.name}", CheckResult.WARNING, source.explain(place, words)
 
 
 async def _judge(
@@ -328,28 +408,3 @@ async def _judge(
         "name a model that follows instructions better"
     )
     return "judge", CheckResult.WARNING, source.explain(("judge", "model"), unfit)
-
-
-def settings_warnings(settings: Settings) -> Iterator[tuple[Place, str]]:
-    """Yields each setting of a model that is probably a mistake, with an explanation."""
-    for model in settings.models:
-        names: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
-            ("supported_features", "feature", tuple(Feature), model.supported_features),
-            (
-                "supported_sampling_parameters",
-                "sampling parameter",
-                Sampling.__struct_fields__,
-                model.supported_sampling_parameters,
-            ),
-        )
-        for setting, kind, known, declared in names:
-            for name in declared:
-                if name not in known:
-                    words = f"{name!r} is not a {kind}{nearest(name, known)}; there are: {', '.join(known)}"
-                    yield ("models", model.id, setting), words
-        if model.max_output_length > model.context_length:
-            words = (
-                f"{model.max_output_length} tokens of output do not fit into context_length = "
-                f"{model.context_length}; lower it, or correct context_length"
-            )
-            yield ("models", model.id, "max_output_length"), words

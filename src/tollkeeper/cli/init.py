@@ -9,9 +9,8 @@ import typer
 
 from tollkeeper.cli.command import Invocation, command, command_app
 from tollkeeper.cli.output import CommandOutput, Listing, Record, write_new_file
-from tollkeeper.settings import DEFAULT_FILE
+from tollkeeper.settings import DEFAULT_FILE, FILE_NAME
 
-FILE_NAME = "tollkeeper.toml"
 _NEXT = "Next: tollkeeper migrate, then tollkeeper serve."
 
 app = command_app()

@@ -15,7 +15,7 @@ from tollkeeper.storage.schema import check_database, code_revision
 app = command_app()
 
 
-@command(app, "migrate", example="tollkeeper migrate --expand")
+@command(app, "migrate", example="tollkeeper migrate --expand", begins=True)
 def migrate(
     invocation: Invocation,
     expand: Annotated[

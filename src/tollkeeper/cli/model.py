@@ -92,8 +92,8 @@ def _picture(price_review: PriceReview, output: Path | None) -> RenderableType:
             declared = difference.declared or "-"
             table.add_row(printable(difference.model), difference.setting, declared, Text(listed))
         parts.append(table)
-    elif price_review.compared:
-        parts.append(Text(f"Models that agree with the list: {price_review.compared}."))
+    elif price_review.listed:
+        parts.append(Text(f"Models that agree with the list: {len(price_review.listed)}."))
     if price_review.unknown:
         names = ", ".join(printable(model) for model in price_review.unknown)
         parts.append(

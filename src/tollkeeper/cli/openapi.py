@@ -1,13 +1,23 @@
 """Implements `tollkeeper openapi`, which prints the OpenAPI document."""
 
-from tollkeeper.api.openapi import document
+from tollkeeper.api.openapi import HeaderNames, document
+from tollkeeper.api.routes import routes_for
+from tollkeeper.bootstrap.app import http_conventions
 from tollkeeper.cli.command import Invocation, command, command_app
 from tollkeeper.cli.output import Document
+from tollkeeper.settings import load_settings
 
 app = command_app()
 
 
 @command(app, "openapi", example="tollkeeper openapi --json")
-def openapi(_invocation: Invocation) -> Document:
-    """Print the OpenAPI document of the HTTP API."""
-    return Document(document())
+def openapi(invocation: Invocation) -> Document:
+    """Print the OpenAPI document of the HTTP API.
+
+    It has the extensions and the names of headers in the settings."""
+    # Unlike `invocation.settings`, this also works where there is no settings file: no database is needed.
+    conventions = http_conventions(load_settings(invocation.config))
+    names = HeaderNames(
+        conventions.customer_key_header, conventions.session_headers, conventions.cost_header
+    )
+    return Document(document(routes_for(conventions), names))

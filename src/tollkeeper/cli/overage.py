@@ -1,4 +1,5 @@
-"""Implements `tollkeeper overage`, which limits how far an organization's balance may fall below zero.
+"""Implements `tollkeeper overage`, which limits how far an organization's balance may fall below zero, and
+shows the models whose calls may cost more than their holds.
 
 Overage is the part of a call's cost that exceeds the amount held for the call, and overage can make a
 balance negative. An organization whose balance falls below zero by more than its bound is stopped: no call is
@@ -12,7 +13,7 @@ import typer
 from tollkeeper.cli.amounts import amount_picousd
 from tollkeeper.cli.arguments import OrganizationArgument
 from tollkeeper.cli.command import noun_app, service_command
-from tollkeeper.cli.output import Record
+from tollkeeper.cli.output import Listing, Record
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.use_cases import Services
@@ -71,6 +72,52 @@ async def overage_show(services: Services, organization: OrganizationArgument) -
     The output also says whether the organization's calls are stopped."""
     organization_id = await services.names.organization_named(organization)
     return _record(organization_id, await services.billing.overage_show(organization_id))
+
+
+@service_command(app, "models", example="tollkeeper overage models")
+async def overage_models(services: Services) -> Listing:
+    """List the models whose calls may cost more than their holds.
+
+    Some models are declared to search or to add context on their own. Others have lately exceeded
+    their holds; `expected` is what the next calls may cost beyond theirs. It halves every day."""
+    now = services.clock()
+    rows: list[dict[str, Any]] = [
+        {"model": model.id, "backend": backend, "reason": "declared"}
+        for model in services.catalog.catalog.models
+        if model.token_bounds.unbounded
+        for backend in model.backends
+    ]
+    rows += [
+        {
+            "model": case.model,
+            "backend": case.backend,
+            "reason": "observed",
+            "hold": usd_from_picousd(case.hold_picousd),
+            "cost": usd_from_picousd(case.cost_picousd),
+            "expected": f"{case.percent(now)} %",
+            "observed_at": case.at,
+        }
+        for case in await services.excesses.overage_models()
+    ]
+    columns = ("model", "backend", "reason", "hold", "cost", "expected", "observed_at")
+    return Listing(rows, columns=columns, optional=("observed_at", "reason"))
+
+
+@service_command(app, "forget", example="tollkeeper overage forget example/chat-small")
+async def overage_forget(
+    services: Services,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's id.")],
+    backend: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only what was observed at this backend."),
+    ] = None,
+) -> Record:
+    """Forget that calls to a model have exceeded their holds.
+
+    Do this after you have corrected the model's settings. Running gateways follow within
+    seconds."""
+    await services.excesses.overage_forget(model, backend)
+    return Record({"model": model, "backend": backend, "forgotten": True})
 
 
 def _record(organization: OrganizationId, use: "OverageUse") -> Record:

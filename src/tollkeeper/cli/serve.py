@@ -1,8 +1,10 @@
 """Implements `tollkeeper serve`, which runs the gateway and its operator listener until a signal stops
 them."""
 
+import json
 import os
 import socket
+import sys
 from contextlib import ExitStack
 from typing import Annotated
 
@@ -13,17 +15,17 @@ from tollkeeper.bootstrap import check_settings, master_secret
 from tollkeeper.cli.command import Invocation, command, command_app
 from tollkeeper.cli.database import check_newest_server, command_database
 from tollkeeper.cli.event_loop import run_in_loop
-from tollkeeper.cli.output import Record, show
 from tollkeeper.hosting.listeners import bind
 from tollkeeper.hosting.logs import configure_logs
 from tollkeeper.hosting.supervisor import Supervisor, describe
+from tollkeeper.runtime.output import standard_output
 from tollkeeper.settings import Settings
 
 app = command_app()
 _log = structlog.get_logger("tollkeeper.serve")
 
 
-@command(app, "serve", example="tollkeeper serve --port 8080 --workers 4")
+@command(app, "serve", example="tollkeeper serve --port 8080 --workers 4", begins=True)
 def serve(
     invocation: Invocation,
     host: Annotated[
@@ -70,14 +72,15 @@ async def _supervise(
 ) -> None:
     addresses = describe(public, operator)
 
-    def announce() -> None:
-        if invocation.as_json:
-            show(Record(addresses), as_json=True)
-        else:
-            typer.echo(
-                f"tollkeeper serves at {addresses['public']} "
-                f"(operators: {addresses['operator']}). Ctrl-C stops it."
-            )
+    def on_ready() -> None:
+        text = (
+            f"tollkeeper serves at {addresses['public']} "
+            f"(operators: {addresses['operator']}). Ctrl-C stops it."
+        )
+        if invocation.as_json or not sys.stdout.isatty():
+            # Like a line of the log, because both often go to the same file.
+            text = json.dumps({"event": "serving", **addresses})
+        standard_output.write_line(text)
 
     assert invocation.worker_starter is not None
     supervisor = Supervisor(
@@ -89,7 +92,7 @@ async def _supervise(
         worker_starter=invocation.worker_starter,
         on_stop=lambda: tell_stopping(settings),
     )
-    await supervisor.run(on_ready=announce)
+    await supervisor.run(on_ready=on_ready)
     _log.info("stopped")
 
 

@@ -86,6 +86,11 @@ def is_cluster(folder: Path) -> bool:
     return (folder / "PG_VERSION").exists()
 
 
+def has_cluster(data_dir: Path) -> bool:
+    """Tells whether a database was created for this data folder."""
+    return is_cluster(data_dir / _CLUSTER) or (data_dir / _LOCATION).exists()
+
+
 def is_outside(cluster: Path) -> bool:
     """Tells whether the cluster is outside the data folder, below `MANAGED_FOLDER`."""
     return cluster.parent == MANAGED_FOLDER

@@ -24,12 +24,13 @@ from tollkeeper.domain.alerts import (
     Condition,
     changes,
 )
+from tollkeeper.domain.excess import Excess
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.policy import JudgeFormat
 from tollkeeper.domain.views import StandingAlert
 from tollkeeper.services.batches import Backoff
 from tollkeeper.services.policies.drift import Drift, drift_of
-from tollkeeper.storage import alerts, drift, money_totals, unsettled
+from tollkeeper.storage import alerts, drift, excesses, money_totals, unsettled
 from tollkeeper.storage.alerts import Delivery, Fill
 from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.server_time import read_time
@@ -40,6 +41,9 @@ _UNSETTLED_S = 3600
 # A usage report that cannot be true, or exceeds the model's context, raises an alert. The alert is
 # cleared if no such report arrives for this time.
 _USAGE_REPORT_S = 3600.0
+# An excess (a call that cost more than its hold) raises an alert. The alert is cleared if the model has
+# no new one for this time.
+_EXCESS_S = 86_400.0
 # The observation that a backend is down is valid for this many check intervals, so that it does not
 # expire before the next check repeats it.
 _BACKEND_DOWN_INTERVALS = 3
@@ -198,6 +202,7 @@ class Alerts:
         conditions += [_negative(*row) for row in await alerts.find_negative(connection)]
         conditions += [_stopped(*row) for row in await alerts.find_stopped(connection)]
         conditions += await alerts.find_observed(connection, _USAGE_REPORT_S)
+        conditions += map(_exceeded, await excesses.find_latest(connection, _EXCESS_S))
         unsettled_before = await read_time(connection, seconds_ago=_UNSETTLED_S)
         totals = await unsettled.total_by_reason(connection, UnsettledSelection(unsettled_before))
         unsettled_count = sum(total.reservations for total in totals)
@@ -268,6 +273,17 @@ def _down(backend: str) -> Condition:
 def _misreported(backend: str, detail: str) -> Condition:
     return Condition(
         f"{AlertKind.USAGE_REPORT}:{backend}", AlertKind.USAGE_REPORT, {"backend": backend}, detail
+    )
+
+
+def _exceeded(excess: Excess) -> Condition:
+    return Condition(
+        f"{AlertKind.EXCEEDED_HOLD}:{excess.backend}:{excess.model}",
+        AlertKind.EXCEEDED_HOLD,
+        {"model": excess.model, "backend": excess.backend},
+        f"A call cost {usd_from_picousd(excess.cost_picousd)} USD, although its hold was "
+        f"{usd_from_picousd(excess.hold_picousd)} USD. Other calls to the model are now expected to "
+        "exceed their holds as much, so fewer can be in flight at once.",
     )
 
 

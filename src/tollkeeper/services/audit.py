@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -146,3 +147,13 @@ def _state(value: object) -> ObjectState | None:
     state = msgspec.to_builtins(value)
     assert isinstance(state, dict), "an audited object has named fields"
     return state
+
+
+def field_text(name: str, value: object) -> str | None:
+    """Returns a field's value as text for people. A field named `…_at` is a time in Unix seconds. Returns
+    None if the field has no value."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and name.endswith("_at"):
+        return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return msgspec.json.encode(value).decode()

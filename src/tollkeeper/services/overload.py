@@ -88,11 +88,9 @@ class OwnerCalls:
     """Counts the calls of one owner in this process."""
 
     owner: Hashable
-    # The calls in progress. Of these: the calls that wait for their backend or the judge, and the calls
-    # whose client has disconnected and whose answer is still read.
+    # The calls in progress, and those of them that wait for their backend or the judge.
     running: int = 0
     waiting: int = 0
-    draining: int = 0
 
 
 class OverloadGate:

@@ -9,13 +9,16 @@ from collections import Counter as Tally
 from collections.abc import Mapping
 from pathlib import Path
 
-from prometheus_client import Gauge
+from prometheus_client import Counter, Gauge
 
 from tollkeeper import __version__
 from tollkeeper.backends.port import Backend
+from tollkeeper.runtime.output import log_output
+from tollkeeper.services.calls import metrics as call_metrics
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.calls.inference import Inference
 from tollkeeper.services.ledger.ledger import Ledger
+from tollkeeper.services.policies import metrics as policy_metrics
 from tollkeeper.services.policies.checks import PolicyChecks
 from tollkeeper.services.tallies import HistogramTally, schedule_write
 from tollkeeper.storage.database import Database
@@ -79,6 +82,10 @@ _LAG = HistogramTally(
     [],
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
 )
+_DROPPED_LINES = Counter(
+    "tollkeeper_dropped_log_lines",
+    "Log lines of the workers that were dropped, because nobody read the log.",
+)
 _BUILD = Gauge(
     "tollkeeper_build_info",
     "1, with the versions of tollkeeper and Python.",
@@ -103,7 +110,10 @@ class ProcessWatch:
         self._activity = activity
         self._inference = inference
         self._checks = checks
+        self._dropped_lines = log_output.dropped
         _BUILD.labels(__version__, platform.python_version()).set(1)
+        call_metrics.begin_counting(backends)
+        policy_metrics.begin_counting()
 
     async def sample(self) -> None:
         for queue, length in self._ledger.queued.items():
@@ -112,6 +122,8 @@ class ProcessWatch:
         _CALLS.set(self._inference.running)
         self._sample_judge()
         self._sample_connections()
+        before, self._dropped_lines = self._dropped_lines, log_output.dropped
+        _DROPPED_LINES.inc(self._dropped_lines - before)
         _sample_process()
         for name, backend in self._backends.items():
             count_by_state = Tally(backend.health().replicas.values())

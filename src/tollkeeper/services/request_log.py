@@ -6,7 +6,6 @@ other request is logged when its response has ended. Ended requests and lines ar
 short time, and counted and written together.
 """
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
@@ -18,10 +17,10 @@ from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
 import msgspec
-import structlog
 
 from tollkeeper.domain.activity import RecordColumns
 from tollkeeper.domain.money import usd_texts
+from tollkeeper.runtime.output import log_output
 from tollkeeper.services.tallies import (
     CounterTally,
     HistogramTally,
@@ -45,9 +44,8 @@ _DURATIONS = HistogramTally(
 _OPEN_REQUESTS = OpenTally("tollkeeper_open_requests", "Requests being answered.")
 # The maximum number of ended requests that are not counted yet.
 _ENDED_MAX = 256
-# The maximum number of buffered lines. Further lines are dropped, and the number of dropped lines
-# is logged.
-_BUFFERED_MAX = 10_000
+# The maximum number of buffered lines.
+_BUFFERED_MAX = 1000
 
 
 class RequestLine(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -68,6 +66,9 @@ class RequestLine(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     organization_id: UUID | None = None
     project_id: UUID | None = None
     api_key_id: UUID | None = None
+    # The field that the error names, and the error's message without text of the request.
+    param: str | None = None
+    message: str | None = None
     # Fields that every log line of the gateway has.
     event: str = ""
     level: str = ""
@@ -79,9 +80,9 @@ class RequestLine(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 _RECORD_FIELDS = (
     *("request_id", "operation", "status", "duration_us", "model", "backend", "replica"),
     *("streamed", "first_piece_us", "error_code", "prompt_tokens", "completion_tokens"),
-    *("cost_picousd", "settlement", "organization_id", "project_id", "key_id", "started_at_ms"),
+    *("cost_picousd", "settlement", "organization_id", "project_id", "key_id"),
+    *("error_param", "error_message", "started_at_ms"),
 )
-_log = structlog.get_logger("tollkeeper.requests")
 json_lines = msgspec.json.Encoder().encode_lines
 # The values of a `LoggedRequest`.
 _EndedRequest: TypeAlias = tuple[str, str, int, float, float, bool]
@@ -110,7 +111,7 @@ def text_lines(lines: Sequence[RequestLine]) -> bytes:
 def _text_line(line: RequestLine) -> str:
     clock = datetime.fromisoformat(line.timestamp).astimezone().strftime("%H:%M:%S")
     parts = [clock, line.operation, str(line.status), f"{line.duration_ms} ms"]
-    if line.model is not None:
+    if line.model:
         parts.append(line.model)
     if line.completion_tokens is not None:
         parts.append(f"{line.prompt_tokens}+{line.completion_tokens} tokens")
@@ -118,6 +119,10 @@ def _text_line(line: RequestLine) -> str:
         parts.append(f"{line.cost_usd} USD")
     if line.error is not None:
         parts.append(line.error)
+    if line.param is not None:
+        parts.append(line.param)
+    if line.message is not None:
+        parts.append(line.message)
     return "  ".join(parts) + "\n"
 
 
@@ -184,7 +189,6 @@ class RequestLog:
         """If `render` is None, no line is written."""
         self._render = render
         self._lines: list[RequestLine] = []
-        self._dropped = 0
         # Ended requests that are not counted and logged yet. While there are some, a write is
         # scheduled.
         self._ended: list[_EndedRequest] = []
@@ -230,17 +234,13 @@ class RequestLog:
             _DURATIONS.observe((operation,), *map(_duration, group))
 
     def _buffer(self, lines: list[RequestLine]) -> None:
-        room = max(0, _BUFFERED_MAX - len(self._lines))
-        self._lines += lines[:room]
-        self._dropped += len(lines[room:])
+        self._lines += lines
+        if len(self._lines) >= _BUFFERED_MAX:
+            self.write()
 
     def write(self) -> None:
         if not self._lines:
             return
         assert self._render is not None
         lines, self._lines = self._lines, []
-        dropped, self._dropped = self._dropped, 0
-        sys.stderr.write(self._render(lines).decode())
-        sys.stderr.flush()
-        if dropped:
-            _log.warning("lines of the request log were dropped", count=dropped)
+        log_output.write(self._render(lines))

@@ -14,6 +14,7 @@ from tollkeeper.services.alerts import INTERVAL_S, Alerts
 from tollkeeper.services.audit import Audit
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.ledger.bulk_resolution import BulkResolution, UnsettledRule
+from tollkeeper.services.ledger.excesses import Excesses
 from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.services.ledger.months import LedgerMonths
 from tollkeeper.services.ledger.recovery import Lease, Recovered, Recovery
@@ -31,6 +32,7 @@ Chore: TypeAlias = Callable[[], Awaitable[None]]
 # The seconds between two runs of a chore.
 _TRY_HOLD_INTERVAL_S = 1
 _KEY_USE_INTERVAL_S = 10
+_EXCESSES_INTERVAL_S = 2
 _JUDGE_COSTS_INTERVAL_S = 2
 _SECRETS_INTERVAL_S = 60
 _REFUSALS_INTERVAL_S = 60
@@ -55,6 +57,7 @@ _log = structlog.get_logger("tollkeeper.upkeep")
 class Upkeep:
     database: Database
     ledger: Ledger
+    excesses: Excesses
     key_use: KeyUse
     judge_costs: JudgeCosts
     idempotency: Idempotency
@@ -79,6 +82,7 @@ class Upkeep:
             (self.lease.interval_s, self.send_heartbeat),
             (self.lease.interval_s, self.recover_dead),
             (_TRY_HOLD_INTERVAL_S, self.try_hold),
+            (_EXCESSES_INTERVAL_S, self.load_excesses),
             (_UNREGISTERED_INTERVAL_S, self.recover_unregistered),
             (_UNSETTLED_INTERVAL_S, self.resolve_unsettled),
             (_WATCH_INTERVAL_S, self.watch_ledger),
@@ -120,6 +124,10 @@ class Upkeep:
     async def try_hold(self) -> None:
         """Checks that the ledger can write holds (the credit that is reserved for calls)."""
         await self.ledger.try_hold()
+
+    async def load_excesses(self) -> None:
+        """Reads which models have exceeded their holds in other processes."""
+        await self.excesses.load()
 
     async def recover_dead(self) -> None:
         await self._recover(self.recovery.recover_silent)

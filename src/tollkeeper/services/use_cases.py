@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tollkeeper.services.ledger.bulk_resolution import BulkResolution
     from tollkeeper.services.ledger.caps import Caps
     from tollkeeper.services.ledger.costs import Costs
+    from tollkeeper.services.ledger.excesses import Excesses
     from tollkeeper.services.ledger.ledger import Ledger
     from tollkeeper.services.ledger.log_comparison import RequestLogComparison
     from tollkeeper.services.ledger.months import LedgerMonths
@@ -95,6 +96,7 @@ class Services:
     inference: Inference
     token_counting: TokenCounting
     ledger: Ledger
+    excesses: Excesses
     lease: Lease
     backends: dict[str, Backend]
     checks: PolicyChecks

@@ -2,7 +2,13 @@
 do not import this package."""
 
 from tollkeeper.settings.backends import IDENTITY_CREDENTIALS, BackendSettings
-from tollkeeper.settings.load import DEFAULT_FILE, load_settings, settings_source
+from tollkeeper.settings.load import (
+    DEFAULT_FILE,
+    FILE_NAME,
+    configured_path,
+    load_settings,
+    settings_source,
+)
 from tollkeeper.settings.places import Place, SettingsError, SettingsSource
 from tollkeeper.settings.prices import PricesSettings
 from tollkeeper.settings.schema import AlternativeSettings, JudgeSettings, ModelSettings, Settings
@@ -10,6 +16,7 @@ from tollkeeper.settings.section import shown_variable
 
 __all__ = [
     "DEFAULT_FILE",
+    "FILE_NAME",
     "IDENTITY_CREDENTIALS",
     "AlternativeSettings",
     "BackendSettings",
@@ -20,6 +27,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "SettingsSource",
+    "configured_path",
     "load_settings",
     "settings_source",
     "shown_variable",

@@ -109,6 +109,9 @@ class BackendSettings(Section):
     tokenize_path: str = ""
     # The highest number of connections from one process to one replica.
     connections: int = Field(default=1024, ge=1, le=1_000_000)
+    # Whether the backend counts cached tokens in addition to `prompt_tokens`, even if its reports do not
+    # show it.
+    cache_adds_to_prompt: bool = False
     # Whether a request may contain addresses of media that the backend fetches.
     allow_remote_media: bool = True
 
@@ -188,6 +191,10 @@ class BackendSettings(Section):
                 f"the OpenAI-compatible address does not support {self.protocol}; use the preset "
                 "bedrock-openai for this address",
                 "protocol",
+            )
+        if self.cache_adds_to_prompt and self.protocol != "chat":
+            raise conflicting_setting(
+                "only the reports of protocol 'chat' leave this open", "cache_adds_to_prompt"
             )
         if self.tls_ca_file and not any(url.startswith("https://") for url in self.urls):
             raise conflicting_setting("none of the urls begins with https://", "tls_ca_file")

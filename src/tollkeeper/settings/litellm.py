@@ -23,6 +23,8 @@ from tollkeeper.settings.places import SettingsError
 # LiteLLM reads a value with this prefix from an environment variable.
 _VARIABLE_PREFIX = "os.environ/"
 _ALTERNATIVES_MAX = 16
+# The settings that LiteLLM uses as weights. The first one that is there counts.
+_WEIGHTS = ("weight", "rpm", "tpm")
 _WEIGHT_MIN, _WEIGHT_MAX = 0.000_001, 1_000_000
 _RETRIES_MAX = 10
 # Texts that mean "no value" in YAML.
@@ -217,7 +219,10 @@ class _Conversion:
 
     def report_unmapped(self, setting: str, reason: str = "") -> None:
         name = setting.rpartition(".")[2]
-        self.unmapped.append(Unmapped(_one_line(setting), reason or _REASONS.get(name, _NO_REASON)))
+        unmapped = Unmapped(_one_line(setting), reason or _REASONS.get(name, _NO_REASON))
+        # An alias is converted from the same deployments as its model.
+        if unmapped not in self.unmapped:
+            self.unmapped.append(unmapped)
 
 
 def convert(path: Path) -> tuple[str, tuple[Unmapped, ...]]:
@@ -302,10 +307,11 @@ def _add_deployment(
         return
     settings, upstream_model = backend
     deployment = {
+        "place": place,
         "settings": settings,
         "upstream_model": upstream_model,
         "order": _number(parameters.pop("order", "0")) or Decimal(),
-        "weight": _weight(parameters),
+        "weights": _weights(parameters),
         **_pricing(conversion, at, parameters, model_info, name),
         **_limits_and_features(conversion, place, model_info, settings),
     }
@@ -499,12 +505,11 @@ def _headers(conversion: _Conversion, place: str, parameters: dict[str, Any]) ->
     return {"headers": headers} if headers else {}
 
 
-def _weight(parameters: dict[str, Any]) -> Decimal | None:
-    """Returns the weight of the deployment, or None. LiteLLM uses `weight`, otherwise `rpm`, otherwise
-    `tpm`."""
-    values = [parameters.get(name) for name in ("weight", "rpm", "tpm")]
+def _weights(parameters: dict[str, Any]) -> dict[str, Decimal]:
+    """Returns those settings of the deployment that LiteLLM uses as weights."""
+    numbers = {name: _number(parameters.get(name)) for name in _WEIGHTS}
     parameters.pop("weight", None)
-    return next((number for number in map(_number, values) if number), None)
+    return {name: number for name, number in numbers.items() if number is not None}
 
 
 def _pricing(
@@ -558,7 +563,6 @@ def _limits_and_features(
             f"it is missing; context_length {_CONTEXT_LENGTH} and max_output_length"
             f" {_OUTPUT_LENGTH} are placeholders if the configuration has no value",
         )
-    length = int(context or max(_CONTEXT_LENGTH, output or 0))
     features = ["tools"]
     if settings.get("preset") in _JSON_PRESETS:
         features += ["json_mode", "structured_outputs"]
@@ -572,8 +576,9 @@ def _limits_and_features(
         name for name, _ in _MODALITIES.items() if str(model_info.pop(name, "")).lower() == "true"
     ]
     return {
-        "context_length": length,
-        "max_output_length": min(int(output or _OUTPUT_LENGTH), length),
+        # None if the configuration has no value.
+        "context_length": int(context) if context else None,
+        "max_output_length": int(output) if output else None,
         "input_modalities": ["text", *(_MODALITIES[name] for name in enabled)],
         "supported_features": features,
     }
@@ -643,7 +648,14 @@ def _model(conversion: _Conversion, name: str, groups: Sequence[str]) -> dict[st
         conversion.report_unmapped(
             f"model_list ({name})", f"only {_ALTERNATIVES_MAX + 1} of its deployments are used"
         )
-    weights = _relative_weights([deployment["weight"] for _, deployment in deployments])
+    weights: list[float] = []
+    for rank in ranks:
+        of_rank = [
+            deployment
+            for position, deployment in deployments
+            if (position, deployment["order"]) == rank
+        ]
+        weights += _relative_weights(conversion, name, of_rank)
     backend_names: list[str] = []
     for _, deployment in deployments[: _ALTERNATIVES_MAX + 1]:
         backend_names.append(_backend_name(conversion, deployment["settings"], backend_names))
@@ -652,15 +664,12 @@ def _model(conversion: _Conversion, name: str, groups: Sequence[str]) -> dict[st
         "id": name,
         "backend": backend_names[0],
         "upstream_model": first_deployment["upstream_model"],
-        "context_length": min(deployment["context_length"] for _, deployment in deployments),
-        "max_output_length": min(deployment["max_output_length"] for _, deployment in deployments),
-        "input_modalities": _common(
-            [deployment["input_modalities"] for _, deployment in deployments]
-        ),
+        **_limits(conversion, name, deployments),
+        **{
+            setting: _common(conversion, name, setting, deployments)
+            for setting in ("input_modalities", "supported_features")
+        },
         "supported_sampling_parameters": ["temperature", "top_p", "stop"],
-        "supported_features": _common(
-            [deployment["supported_features"] for _, deployment in deployments]
-        ),
         "pricing": first_deployment["pricing"],
         "price_tiers": first_deployment["price_tiers"],
     }
@@ -678,20 +687,72 @@ def _model(conversion: _Conversion, name: str, groups: Sequence[str]) -> dict[st
     return model
 
 
-def _relative_weights(weights: Sequence[Decimal | None]) -> list[float]:
-    """Divides all weights by the first weight, because a model's own backend has weight 1. If a
-    deployment has no weight, all deployments get weight 1."""
-    if None in weights:
-        return [1] * len(weights)
-    known_weights = [weight for weight in weights if weight is not None]
-    return [
-        min(max(float(weight / known_weights[0]), _WEIGHT_MIN), _WEIGHT_MAX)
-        for weight in known_weights
-    ]
+def _limits(
+    conversion: _Conversion, name: str, deployments: Sequence[tuple[int, dict[str, Any]]]
+) -> dict[str, int]:
+    """Returns the limits of a model: the largest of its own deployments. Fallbacks do not count,
+    because in LiteLLM they are other models. Reports each deployment with lower limits, because a call
+    that needs more fails there."""
+
+    def largest(setting: str) -> int | None:
+        own = [deployment[setting] for position, deployment in deployments if position == 0]
+        return max((limit for limit in own if limit is not None), default=None)
+
+    output = largest("max_output_length")
+    context = largest("context_length") or max(_CONTEXT_LENGTH, output or 0)
+    limits = {
+        "context_length": context,
+        "max_output_length": min(output or _OUTPUT_LENGTH, context),
+    }
+    for _, deployment in deployments:
+        for setting, limit in limits.items():
+            if (deployment[setting] or limit) < limit:
+                conversion.report_unmapped(
+                    f"{deployment['place']}.model_info ({setting} = {deployment[setting]})",
+                    f"a model has one {setting}, for {name} {limit}: a call that needs more than"
+                    " this deployment has fails if it is sent there",
+                )
+    return limits
 
 
-def _common(lists: Sequence[Sequence[str]]) -> list[str]:
-    return [item for item in lists[0] if all(item in other for other in lists)]
+def _relative_weights(
+    conversion: _Conversion, name: str, deployments: Sequence[Mapping[str, Any]]
+) -> list[float]:
+    """Returns the weights of deployments with the same order, divided by the first weight, because a
+    model's own backend has weight 1. If a deployment has no weight, all get weight 1."""
+    every = [deployment["weights"] for deployment in deployments]
+    for setting in _WEIGHTS:
+        if all(weights.get(setting) for weights in every):
+            first = every[0][setting]
+            relative = (float(weights[setting] / first) for weights in every)
+            return [min(max(weight, _WEIGHT_MIN), _WEIGHT_MAX) for weight in relative]
+    if len(every) > 1 and any(every):
+        places = ", ".join(deployment["place"] for deployment in deployments)
+        conversion.report_unmapped(
+            f"weights ({name})",
+            f"not all of {places} have a positive {', '.join(_WEIGHTS[:-1])} or {_WEIGHTS[-1]}:"
+            " each gets the weight 1",
+        )
+    return [1] * len(every)
+
+
+def _common(
+    conversion: _Conversion,
+    name: str,
+    setting: str,
+    deployments: Sequence[tuple[int, Mapping[str, Any]]],
+) -> list[str]:
+    """Returns what all deployments support. A deployment could silently ignore what it does not
+    support, so the model does not offer it, and the omission is reported."""
+    lists: list[list[str]] = [deployment[setting] for _, deployment in deployments]
+    common = [item for item in lists[0] if all(item in other for other in lists)]
+    omitted = [item for item in lists[0] if item not in common]
+    if omitted:
+        conversion.report_unmapped(
+            f"{setting} ({name})",
+            f"{', '.join(omitted)}: not all of its deployments and fallbacks declare this",
+        )
+    return common
 
 
 def _backend_name(
@@ -712,6 +773,8 @@ def _backend_name(
 
 def _add_sections(conversion: _Conversion, sections: Mapping[str, dict[str, Any]]) -> None:
     """Converts the sections that are not about models, and reports the omitted settings."""
+    # The clients may use LiteLLM's SDK.
+    conversion.sections["conventions"] = {"accept_provider_specific_fields": True}
     conversion.sections["extensions"] = {"model_listing": True, "messages": True}
     router, library, general = (
         sections[name] for name in ("router_settings", "litellm_settings", "general_settings")

@@ -21,6 +21,7 @@ from tollkeeper.settings.wording import (
     unknown_section,
 )
 
+FILE_NAME = "tollkeeper.toml"
 # The packaged settings, which are used if the operator has no settings file. `tollkeeper init` writes a
 # copy of this file.
 DEFAULT_FILE = Path(__file__).parent / "default.toml"
@@ -68,7 +69,7 @@ def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
     """Returns the settings with absolute paths. Relative paths are relative to the folder `base`."""
     console = settings.console
     webhook = settings.alerts.webhook
-    webhook_secrets = settings.payments.webhook_secrets
+    payment_secrets = settings.payments.webhook_secrets
     changed_sections: dict[str, dict[str, Any]] = {
         "database": {"data_dir": base / settings.database.data_dir},
         "secrets": {"master_key": _joined_source(base, settings.secrets.master_key)},
@@ -76,7 +77,12 @@ def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
             "webhook": webhook.model_copy(update={"secret": _joined_source(base, webhook.secret)})
         },
         "payments": {
-            "webhook_secrets": tuple(_joined_source(base, source) for source in webhook_secrets)
+            "webhook_secrets": payment_secrets.model_copy(
+                update={
+                    mode: tuple(_joined_source(base, source) for source in sources)
+                    for mode, sources in payment_secrets
+                }
+            )
         },
         "embedded": {"model_path": _joined(base, settings.embedded.model_path)},
         "console": {
@@ -122,7 +128,7 @@ def configured_path() -> Path | None:
     path = os.environ.get("TOLLKEEPER_CONFIG")
     if path:
         return Path(path)
-    in_current_folder = Path("tollkeeper.toml")
+    in_current_folder = Path(FILE_NAME)
     return in_current_folder if in_current_folder.exists() else None
 
 

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from tollkeeper.domain.declared_prices import decimal_price
+from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.pricing import PRICE_NAMES
 from tollkeeper.settings.section import Section
 from tollkeeper.settings.wording import nearest
@@ -19,7 +21,19 @@ def _is_price_name(name: str) -> str:
     return name
 
 
+def _in_decimals(pricing: dict[str, str]) -> dict[str, str]:
+    prices = {}
+    for name, declared in pricing.items():
+        try:
+            prices[name] = decimal_price(name, declared)
+        except InvalidRequest as exc:
+            raise ValueError(f"{name}: {exc}") from None
+    return prices
+
+
 PriceName = Annotated[str, AfterValidator(_is_price_name)]
+# Decimal strings in USD. The file may also have prices for a million tokens, such as "2.5/M".
+Prices = Annotated[dict[PriceName, str], AfterValidator(_in_decimals)]
 _TIERS_MAX = 16
 _CHANGES_MAX = 100
 _INVALID_TIME = "must be a date or a time, for example 2027-01-01 or 2027-01-01T00:00:00Z"
@@ -47,13 +61,13 @@ UtcTime = Annotated[datetime, BeforeValidator(_in_utc)]
 class PriceTierSettings(Section):
     # If the whole input has more tokens than this, the prices of the tier apply to the whole call.
     above_tokens: int = Field(ge=1, le=2**53)
-    pricing: dict[PriceName, str]
+    pricing: Prices
 
 
 class PricesSettings(Section):
     """Contains all prices of a model or of an alternative that are valid at the same time."""
 
-    pricing: dict[PriceName, str] = {}
+    pricing: Prices = {}
     price_tiers: tuple[PriceTierSettings, ...] = Field(default=(), max_length=_TIERS_MAX)
     # Maps each service tier that an answer can name to the multiplier of the prices per token. If a
     # request names no tier, the hold (the amount reserved before a call) assumes the tier that the

@@ -4,7 +4,7 @@ setting in one line."""
 import ipaddress
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from psycopg import ProgrammingError
@@ -71,7 +71,7 @@ def check_database_url(url: str) -> None:
 
 ENV_PREFIX = "TOLLKEEPER_"
 Port = Annotated[int, Field(ge=0, le=65535)]
-UnreadContent = Literal["images", "audio", "video", "files", "sealed_reasoning"]
+UnreadContent = Literal["images", "audio", "video", "files", "sealed_reasoning", "search_results"]
 Modality = Literal["text", "image", "file", "audio", "video"]
 BetaFlag = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")]
@@ -148,6 +148,15 @@ def _is_safe_url(url: str) -> bool:
     )
 
 
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 class ConsoleSettings(Section):
     host: Host = "127.0.0.1"
     port: Port = 8082
@@ -163,6 +172,12 @@ class ConsoleSettings(Section):
     # The address under which clients reach the gateway, without /v1. Empty: the address of `server`.
     gateway_url: str = ""
     sign_in: SignInSettings = SignInSettings()
+
+    @property
+    def is_exposed(self) -> bool:
+        """Tells whether browsers would send the operator token unencrypted over a network. A trusted
+        proxy is assumed to use HTTPS."""
+        return not (self.tls_files or self.trusted_proxies or is_loopback(self.host))
 
     @field_validator("allowed_hosts")
     @classmethod
@@ -273,12 +288,21 @@ class AlertsSettings(Section):
     webhook: WebhookSettings = WebhookSettings()
 
 
+_Secrets: TypeAlias = Annotated[
+    tuple[Annotated[Source, Field(min_length=1)], ...], Field(max_length=4, repr=False)
+]
+
+
+class PaymentWebhookSecrets(Section):
+    """Lists the signing secrets of the payment provider's webhook: for each of the provider's modes
+    one secret, or two during a rotation. An event that no secret of its mode has signed is rejected."""
+
+    live: _Secrets = ()
+    test: _Secrets = ()
+
+
 class PaymentsSettings(Section):
-    # The signing secrets of the payment provider's webhook: one, or two during a rotation, and one more
-    # for each endpoint in test mode. Empty: payment events are rejected.
-    webhook_secrets: tuple[Annotated[Source, Field(min_length=1)], ...] = Field(
-        default=(), max_length=4, repr=False
-    )
+    webhook_secrets: PaymentWebhookSecrets = PaymentWebhookSecrets()
 
 
 class LimitsSettings(Section):
@@ -390,13 +414,6 @@ class JudgeSettings(Section):
     # True: a request is judged while the backend works on it. The client receives nothing before the
     # verdict.
     overlap: bool = False
-    # The price of each verdict for which a call waits. The organization pays it.
-    price_per_verdict_usd: str = "0"
-
-    @field_validator("price_per_verdict_usd")
-    @classmethod
-    def _is_price(cls, price: str) -> str:
-        return _checked_usd(price, "a price")
 
 
 class PolicySettings(Section):
@@ -406,6 +423,12 @@ class PolicySettings(Section):
     # The number of characters from the end of the request that the judge sees together with an answer.
     # 0: none.
     answer_context_characters: int = Field(default=2000, ge=0, le=1_000_000)
+
+
+class ConventionsSettings(Section):
+    """Makes the gateway follow conventions of clients that contradict the interface."""
+
+    accept_provider_specific_fields: bool = False
 
 
 class ExtensionsSettings(Section):
@@ -453,6 +476,12 @@ class TokenBoundsSettings(Section):
     # The number of searches that the model may make although the request asks for none. None: the
     # number follows from the model's name.
     searches: int | None = Field(default=None, ge=0, le=1000)
+    # Whether a call may cost much more than its hold, because the model searches, adds context or runs
+    # tools on its own, or because its prompt has no known limit. None: if it searches on its own.
+    unbounded: bool | None = None
+    # The highest number of tokens of a system prompt that the provider adds to every prompt. None: the
+    # number follows from the preset or the model's name.
+    hidden_prompt: int | None = Field(default=None, ge=0, le=1_000_000)
     # The method that computes the highest number of tokens of a text if no tokenizer is available.
     # "bytes": one token for each byte.
     text: Literal["estimate", "bytes"] = "estimate"
@@ -544,6 +573,7 @@ class Settings(BaseSettings):
     sessions: SessionsSettings = SessionsSettings()
     judge: JudgeSettings | None = None
     policy: PolicySettings = PolicySettings()
+    conventions: ConventionsSettings = ConventionsSettings()
     extensions: ExtensionsSettings = ExtensionsSettings()
     embedded: EmbeddedSettings = EmbeddedSettings()
     backends: tuple[BackendSettings, ...] = ()

@@ -23,6 +23,7 @@ from tests.support.upstream import (
     Peer,
     Verb,
     answer,
+    chat_records,
     chunk,
     completion,
     sse,
@@ -79,6 +80,21 @@ async def ask(
     scripted.upstream.play(verb)
     found = await scripted.chat(**{"stream": True, **fields})
     return found, await scripted.entry_of(found)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_cached_tokens_beside_the_prompt(
+    data_dir: Path, conninfo: str, streamed: bool
+) -> None:
+    """A report of Grok at Azure does not show that its cached tokens are not inside the prompt."""
+    usage = {**RUNNING, "prompt_tokens_details": {"cached_tokens": 5}}
+    whole = stream(chat_records(usage=usage)) if streamed else answer(completion(usage=usage))
+    backend = {"preset": "azure", "api_key_env": "", "cache_adds_to_prompt": True}
+    async with answering_gateway(data_dir, conninfo, backend=backend) as scripted:
+        found, entry = await ask(scripted, whole, stream=streamed)
+        assert found.status_code == 200, found.text
+        # Without a price for cached tokens, they cost as much as others.
+        assert (entry.cost, entry.estimated) == (RUNNING_COST + 5 * PROMPT_PRICE, False)
 
 
 @each("error", [FAILED, None], ids=["error", "no error"])

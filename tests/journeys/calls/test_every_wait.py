@@ -157,7 +157,8 @@ async def _check_ended(
         await eventually(lambda: entry.cost in (0, sent() * COST) or entry.estimated)
     assert services.ledger.open_holds == 0
     assert services.inference.overload.owners == {}
-    assert services.inference._running._draining == set()
+    assert not services.inference._running._drains.taken
+    assert not services.inference._running._long_drains.taken
     reports = services.backends["scripted"].health().reports
     assert [(report.calls, report.waiting) for report in reports] == [(0, 0)]
     await services.recorder.drain()

@@ -20,7 +20,7 @@ from tests.support.scripted_gateway import (
 )
 from tests.support.upstream import answer, chat, completion
 from tollkeeper.bootstrap import build_catalog
-from tollkeeper.domain.caps import CapPeriod
+from tollkeeper.domain.caps import CAP_ADJECTIVES, CapPeriod
 from tollkeeper.domain.money import usd_from_picousd
 
 BOUND = 10
@@ -144,7 +144,9 @@ async def test_a_cap_is_never_passed(
     async with open_stream(scripted) as rest:
         found = await ask(scripted)
         assert_unpaid(found, waiting=True, needed=hold, available=COST, held=hold, spent=0)
-        assert f"The {whose} spending cap" in found.json()["error"]["message"]
+        assert (
+            f"The {whose} {CAP_ADJECTIVES[period]} spending cap" in found.json()["error"]["message"]
+        )
         paused.may_end.set()
         assert read_stream(await rest()).done
     scripted.upstream.play(chat())

@@ -51,7 +51,7 @@ def tier(prompt: str, completion: str) -> dict[str, str]:
 
 MODEL_SETTINGS: dict[str, Any] = {
     "pricing": tier("0.000001", "0.000002"),
-    "price_tiers": [{"above_tokens": 100, "pricing": tier("0.000003", "0.000004")}],
+    "price_tiers": [{"above_tokens": 200, "pricing": tier("0.000003", "0.000004")}],
     "service_tiers": {"priority": "2", "unasked": "default"},
     "options": {"service_tier": "service_tier"},
     "price_changes": [
@@ -74,7 +74,6 @@ async def scripted(
         conninfo,
         backend={"native_n": False},
         model=MODEL_SETTINGS,
-        changed_constants={"bootstrap.catalog.TokenBounds": {"template": 16}},
         clock=clock,
     ) as running:
         yield running
@@ -118,21 +117,21 @@ async def test_a_hold_is_made_by_the_dearest_prices(scripted: ScriptedGateway) -
     assert short.hold == short.prompt_tokens_max * MICRO + 10 * 2 * MICRO
     priority = await scripted.entry_of(await scripted.chat(max_tokens=10, service_tier="priority"))
     assert priority.hold == 2 * short.hold
-    messages = [{"role": "user", "content": "word " * 100}]
+    messages = [{"role": "user", "content": "word " * 200}]
     long = await scripted.entry_of(await scripted.chat(max_tokens=10, messages=messages))
-    assert long.prompt_tokens_max > 100
+    assert long.prompt_tokens_max > 200
     assert long.hold == long.prompt_tokens_max * 3 * MICRO + 10 * 4 * MICRO
     # The reported prompt is short, so the ordinary prices apply.
     assert long.cost == PROMPT * MICRO + COMPLETION * 2 * MICRO
 
 
 async def test_each_part_of_a_fan_out_has_its_own_prices(scripted: ScriptedGateway) -> None:
-    """Two prompts of 60 tokens are not one prompt of 120. Each answer names its own service tier."""
-    usage = {"prompt_tokens": 60, "completion_tokens": 5, "total_tokens": 65}
+    """Two prompts of 120 tokens are not one prompt of 240. Each answer names its own service tier."""
+    usage = {"prompt_tokens": 120, "completion_tokens": 5, "total_tokens": 125}
     plain = completion(usage=usage)
     scripted.upstream.play(answer(plain), answer({**plain, "service_tier": "priority"}))
     entry = await scripted.entry_of(await scripted.chat(n=2))
-    one = 60 * MICRO + 5 * 2 * MICRO
+    one = 120 * MICRO + 5 * 2 * MICRO
     assert entry.cost == one + 2 * one
 
 
@@ -155,7 +154,7 @@ async def test_a_stream_without_usage_costs_the_tier_that_it_names(
     entry = await scripted.entry_of(answered)
     assert entry.estimated
     tokens = max(2, estimate_tokens("0 1 "))
-    assert entry.cost == 2 * (entry.prompt_tokens_max * MICRO + tokens * 2 * MICRO)
+    assert entry.cost == 2 * (entry.prompt_tokens * MICRO + tokens * 2 * MICRO)
 
 
 async def test_a_reservation_keeps_every_price_that_may_apply(scripted: ScriptedGateway) -> None:
@@ -168,9 +167,9 @@ async def test_a_reservation_keeps_every_price_that_may_apply(scripted: Scripted
     kept = {(one["service_tier"], one["from_tokens"]): one["prompt"] for one in variants}
     assert kept == {
         (None, 0): "1000000",
-        (None, 101): "3000000",
+        (None, 201): "3000000",
         ("priority", 0): "2000000",
-        ("priority", 101): "6000000",
+        ("priority", 201): "6000000",
     }
 
 
@@ -220,7 +219,7 @@ async def test_the_most_that_a_call_with_audio_can_cost(data_dir: Path, conninfo
         model={
             "pricing": {**tier("0.000001", "0.000002"), "input_audio": "0.00004"},
             "input_modalities": ["text", "audio"],
-            "token_bounds": {"audio": 100},
+            "token_bounds": {"audio": 100, "unbounded": True},
         },
     ) as scripted:
         scripted.upstream.play(answer(completion(usage=usage)))

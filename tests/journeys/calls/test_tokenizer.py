@@ -4,6 +4,7 @@ asked for calls that cannot be admitted."""
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,16 @@ from tests.support.gateway import assert_error
 from tests.support.paused_answer import PausedAnswer
 from tests.support.responses_answers import respond
 from tests.support.scripted_gateway import (
+    COMPLETION_PRICE,
     PROMPT_PRICE,
     ScriptedGateway,
     chat_body,
     eventually,
     scripted_gateway,
 )
-from tests.support.upstream import Peer, Upstream, answer, chat, hang
+from tests.support.token_counts import count
+from tests.support.upstream import Peer, Upstream, answer, chat, hang, reset_after
+from tollkeeper.domain.estimate import estimate_tokens
 from tollkeeper.domain.money import picousd_from_usd
 
 COUNT = 11
@@ -155,3 +159,24 @@ async def test_the_process_does_not_work_on_a_call_that_waits_for_its_count(
         assert (scripted.gateway.services.inference.running, gate.active_calls) == (1, 0)
         call.cancel()
         await asyncio.wait([call])
+
+
+@pytest.mark.parametrize("has_tokenizer", [True, False])
+async def test_a_stream_that_is_cut_costs_what_a_client_counts(
+    scripted: ScriptedGateway, data_dir: Path, conninfo: str, has_tokenizer: bool
+) -> None:
+    """The hold covers what an unknown chat template may add. The charge doesn't: it is the count that the
+    token count request returns, from the backend's tokenizer or by estimate."""
+    async with AsyncExitStack() as stack:
+        if not has_tokenizer:
+            running = scripted_gateway(data_dir, conninfo, scripted.upstream)
+            scripted = await stack.enter_async_context(running)
+        tokenizer, cut = answer({"count": 5}), reset_after(2)
+        scripted.upstream.play(*((tokenizer, tokenizer, cut) if has_tokenizer else (cut,)))
+        counted = (await count(scripted)).json()["input_tokens"]
+        assert (counted == 5) == has_tokenizer
+        entry = await scripted.entry_of(await scripted.chat(stream=True))
+        assert (entry.status, entry.estimated) == ("settled", True)
+        output = max(2, estimate_tokens("0 1 ")) * COMPLETION_PRICE
+        assert entry.cost == counted * PROMPT_PRICE + output
+        assert has_tokenizer or counted < entry.prompt_tokens_max

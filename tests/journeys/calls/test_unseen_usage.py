@@ -52,7 +52,7 @@ async def only_entry(scripted: ScriptedGateway) -> Entry:
 def assert_charged_by_the_bound(entry: Entry) -> None:
     """Checks that the charge is the gateway's count of the prompt and the whole output of the hold."""
     assert (entry.status, entry.estimated, entry.overage) == ("settled", True, 0)
-    assert entry.cost == entry.hold == entry.delivered(OUTPUT_BOUND)
+    assert entry.cost == entry.delivered(OUTPUT_BOUND) < entry.hold
 
 
 async def test_a_client_that_leaves_after_the_answer_pays_for_hidden_reasoning(

@@ -72,6 +72,23 @@ async def test_no_completion_though_text_came(scripted: ScriptedGateway, streame
     assert entry.cost == 7 * PROMPT_PRICE + tokens * COMPLETION_PRICE
 
 
+@pytest.mark.parametrize("completion_tokens", [37, 0])
+async def test_a_filtered_choice_without_a_message(
+    scripted: ScriptedGateway, completion_tokens: int
+) -> None:
+    body = completion(usage=report(14, completion_tokens))
+    body["choices"] = [{"index": 0, "finish_reason": "content_filter"}]
+    scripted.upstream.play(answer(body))
+    found = await scripted.chat()
+    assert found.status_code == 200, found.text
+    [choice] = found.json()["choices"]
+    assert choice["finish_reason"] == "content_filter"
+    assert choice["message"] == {"role": "assistant", "content": None}
+    entry = await scripted.entry_of(found)
+    cost = 14 * PROMPT_PRICE + completion_tokens * COMPLETION_PRICE
+    assert (entry.status, entry.cost, entry.estimated) == ("settled", cost, False)
+
+
 @BOTH
 @pytest.mark.parametrize("text", ["one two three four five", "7" * 3000])
 async def test_our_own_count_errs_high(

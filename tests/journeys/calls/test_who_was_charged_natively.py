@@ -66,7 +66,7 @@ class Faults:
 
     def delivered(self, entry: Entry) -> int:
         """Returns the cost of the text "0 1 " by the gateway's own count."""
-        known = entry.prompt_tokens_max if self.told_input is None else self.told_input
+        known = entry.prompt_tokens if self.told_input is None else self.told_input
         return known * PROMPT_PRICE + max(2, estimate_tokens("0 1 ")) * COMPLETION_PRICE
 
 

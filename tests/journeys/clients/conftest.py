@@ -26,20 +26,28 @@ def conninfo(shared_conninfo: str) -> str:
     return own_database(shared_conninfo, "clients")
 
 
+_AGENT_MODEL = {
+    "id": AGENT,
+    "context_length": 200_000,
+    "max_output_length": 32_000,
+    "supported_features": ["tools"],
+}
+
+
 @pytest.fixture(scope="package")
 async def shared_scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
     async with answering_gateway(
-        data_dir,
-        conninfo,
-        extensions={"messages": True},
-        more_models=[
-            {
-                "id": AGENT,
-                "context_length": 200_000,
-                "max_output_length": 32_000,
-                "supported_features": ["tools"],
-            }
-        ],
+        data_dir, conninfo, extensions={"messages": True}, more_models=[_AGENT_MODEL]
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+async def replaying(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+    """Runs a gateway that accepts what LiteLLM's SDK adds to answers that it sends back."""
+    accepting = {"accept_provider_specific_fields": True}
+    async with answering_gateway(
+        data_dir, conninfo, conventions=accepting, more_models=[_AGENT_MODEL]
     ) as running:
         yield running
 

@@ -19,7 +19,6 @@ BOTH = (*CHAT, "responses", "responses streamed")
 @pytest.mark.parametrize(
     ("framework", "script", "ways", "questions"),
     [
-        pytest.param("litellm", "litellm_tools.py", CHAT, 4, id="litellm"),
         pytest.param("langchain", "langchain_tools.py", BOTH, 4, id="langchain"),
         pytest.param("llama-index", "llama_index_tools.py", CHAT, 6, id="llama-index"),
         pytest.param("pydantic-ai", "pydantic_ai_tools.py", BOTH, 4, id="pydantic-ai"),
@@ -27,6 +26,23 @@ BOTH = (*CHAT, "responses", "responses streamed")
     indirect=["framework"],
 )
 async def test_tools_over_several_turns(
+    framework: PythonClient,
+    scripted: ScriptedGateway,
+    script: str,
+    ways: tuple[str, ...],
+    questions: int,
+) -> None:
+    await _check_tools(framework, scripted, script, ways, questions)
+
+
+@pytest.mark.parametrize("framework", ["litellm"], indirect=True)
+async def test_tools_over_several_turns_with_litellm(
+    framework: PythonClient, replaying: ScriptedGateway
+) -> None:
+    await _check_tools(framework, replaying, "litellm_tools.py", CHAT, 4)
+
+
+async def _check_tools(
     framework: PythonClient,
     scripted: ScriptedGateway,
     script: str,

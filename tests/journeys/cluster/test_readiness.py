@@ -14,6 +14,7 @@ import httpx2
 import psycopg
 import pytest
 from bench.ports import free_port
+from psycopg.conninfo import make_conninfo
 
 from tests.support.data_folders import data_folder
 from tests.support.gateway import assert_error
@@ -104,7 +105,9 @@ def running_postgres(folder: Path) -> Iterator[PostgresServer]:
     postgres.configure(max_wal_size="64MB", min_wal_size="32MB")
     postgres.start()
     try:
-        migrate(postgres.conninfo)
+        # Like in production, the gateway's role owns its database and is no superuser.
+        _execute(postgres, "CREATE ROLE gateway LOGIN", "ALTER DATABASE postgres OWNER TO gateway")
+        migrate(make_conninfo(postgres.conninfo, user="gateway"))
         yield postgres
     finally:
         postgres.stop("immediate")
@@ -117,7 +120,7 @@ async def drill(request: pytest.FixtureRequest, compiled: dict[str, str]) -> Asy
         with disk(folder) as place, running_postgres(place) as postgres:
             # Nothing listens at the second host. Calls wait for a connection up to the timeout.
             hosts = f"{postgres.address},127.0.0.1:1"
-            url = f"postgresql://postgres:secret@{hosts}/postgres?target_session_attrs=any"
+            url = f"postgresql://gateway:secret@{hosts}/postgres?target_session_attrs=any"
             async with (
                 Upstream(chat()) as upstream,
                 installed_program(
@@ -138,7 +141,8 @@ def _same_folder(folder: Path) -> Iterator[Path]:
     yield folder
 
 
-def _write_although_read_only(postgres: PostgresServer, *statements: str) -> None:
+def _execute(postgres: PostgresServer, *statements: str) -> None:
+    """Executes the statements as the superuser, even if the server is read-only."""
     options = "-c default_transaction_read_only=off"
     with psycopg.connect(postgres.conninfo, autocommit=True, options=options) as connection:
         for statement in statements:
@@ -151,7 +155,7 @@ async def test_a_read_only_database_is_not_ready(drill: Drill) -> None:
     await drill.until(200)
     change = "ALTER SYSTEM {} default_transaction_read_only {}"
     reload = "SELECT pg_reload_conf()"
-    _write_although_read_only(drill.postgres, change.format("SET", "= on"), reload)
+    _execute(drill.postgres, change.format("SET", "= on"), reload)
     said = await drill.until(503)
     assert said["status"] == "not ready"
     assert "read-only" in said["holds"]
@@ -163,7 +167,7 @@ async def test_a_read_only_database_is_not_ready(drill: Drill) -> None:
     # Reads still work.
     (alert,) = await drill.until_signalled(0, 1, 0, kinds=["database_not_writable"])
     assert "read-only" in alert["detail"]
-    _write_although_read_only(drill.postgres, change.format("RESET", ""), reload)
+    _execute(drill.postgres, change.format("RESET", ""), reload)
     await drill.until(200)
     assert (await drill.scripted.chat()).status_code == 200
 
@@ -193,7 +197,7 @@ async def test_a_clock_in_a_closed_month_is_not_ready(drill: Drill) -> None:
     assert (await drill.scripted.chat()).status_code == 200
     await drill.until(200)
     month = "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYYMM')::integer"
-    _write_although_read_only(
+    _execute(
         drill.postgres,
         "INSERT INTO ledger_closes (month, reservations, digest) "
         f"VALUES ({month}, 0, decode(repeat('00', 32), 'hex'))",
@@ -249,6 +253,52 @@ async def test_a_stopped_database_is_said_quickly_by_all_its_hosts(drill: Drill)
     assert (await drill.scripted.chat()).status_code == 200
     doctor = await asyncio.to_thread(drill.installed.program.run, "doctor")
     assert f"{hosts}, durable" in doctor.out
+
+
+async def test_a_refused_new_connection_is_only_a_warning(drill: Drill) -> None:
+    """Calls use the gateway's open connections, so a balancer must not take the gateway out."""
+    assert (await drill.scripted.chat()).status_code == 200
+    await drill.until(200)
+    postgres = drill.postgres
+    _execute(postgres, "ALTER ROLE gateway CONNECTION LIMIT 0")
+    (alert,) = await drill.until_signalled(1, 0, 1, kinds=["database_refuses_connections"])
+    assert "too many connections for role" in alert["detail"]
+    said = await drill.until(200)
+    assert said["status"] == "ready"
+    assert said["database"].startswith("warning: no new connection: ")
+    assert (await drill.scripted.chat()).status_code == 200
+    # Without calls too, and longer than a worker's last hold counts.
+    await drill.stays(200, for_s=9)
+    assert (await drill.scripted.chat()).status_code == 200
+    _execute(postgres, "ALTER ROLE gateway CONNECTION LIMIT -1")
+    await drill.until_signalled(1, 1, 1, kinds=[])
+    # Without open connections, a refused connection is an outage.
+    _execute(postgres, "ALTER ROLE gateway CONNECTION LIMIT 0")
+    ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'gateway'"
+    _execute(postgres, ended)
+    await drill.until(503)
+    assert_error(await drill.scripted.chat(), 503, "service_unavailable")
+    await drill.until_signalled(0, 0, 0, kinds=["database_unreachable"])
+
+
+async def test_a_locked_table_is_not_ready_and_a_locked_row_is(drill: Drill) -> None:
+    """A lock on a table stops every call, a lock on a row only those of one organization."""
+    assert (await drill.scripted.chat()).status_code == 200
+    await drill.until(200)
+    connecting = psycopg.AsyncConnection.connect(drill.postgres.conninfo)
+    async with await connecting as blocker:
+        await blocker.execute("SELECT FROM accounts FOR UPDATE")
+        await drill.stays(200, for_s=9)
+        await blocker.rollback()
+        await blocker.execute("LOCK TABLE accounts IN SHARE MODE")
+        said = await drill.until(503)
+        assert "locked" in said["holds"]
+        assert_error(await drill.scripted.chat(), 503, "service_unavailable")
+        await drill.until_signalled(0, 1, 0, kinds=["database_not_writable"])
+        await drill.stays(503, for_s=5)
+        await blocker.rollback()
+    await drill.until(200)
+    assert (await drill.scripted.chat()).status_code == 200
 
 
 async def test_a_probe_leaves_nothing_in_the_books(drill: Drill) -> None:

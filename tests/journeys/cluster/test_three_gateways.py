@@ -337,7 +337,7 @@ _MARKED: LiteralString = "SELECT reason FROM unsettled_marks WHERE reservation_i
 _COST: LiteralString = """
     coalesce(d.prompt + d.completion + d.input_cache_read + d.image + d.request
         + d.input_cache_write + d.input_audio + d.output_audio + d.output_image + d.web_search
-        + d.verdict, 0)
+       , 0)
 """
 _CALLS: LiteralString = (
     """

@@ -1,5 +1,6 @@
 """Tests that calls that fail or are denied count against the rate of their own project only."""
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from tests.support.gateway import assert_error
 from tests.support.judged_gateway import JudgedGateway, judged_gateway
+from tests.support.scripted_gateway import ScriptedGateway
 from tests.support.upstream import chat, refuse
 
 _RATE = 5
@@ -50,7 +52,7 @@ async def test_calls_that_cannot_be_paid_have_a_rate_too(limited: JudgedGateway)
     refused = await hostile.chat()
     assert_error(refused, 429, "rate_limit_exceeded")
     assert int(refused.headers["retry-after"]) >= 1
-    # Beyond the rate, the gateway reads no body and writes no record.
+    # Beyond the rate, the gateway reads no body.
     scripted = hostile.scripted
     answer = await scripted.gateway.client.post(
         "/v1/chat/completions",
@@ -63,8 +65,10 @@ async def test_calls_that_cannot_be_paid_have_a_rate_too(limited: JudgedGateway)
     recorded = await services.activity.activity_list(
         organization_id=scripted.tenant.organization_id
     )
-    assert {entry.status for entry in recorded} == {402}
-    assert sum(entry.requests for entry in recorded) == _RATE
+    requests = Counter[int]()
+    for entry in recorded:
+        requests[entry.status] += entry.requests
+    assert requests == {402: _RATE, 429: 2}
     assert (await quiet.chat()).status_code == 200
 
 
@@ -90,3 +94,38 @@ async def test_a_call_that_nobody_could_judge_is_charged_to_its_project(
         assert_error(await hostile.chat("anything"), 429, "rate_limit_exceeded")
     finally:
         limited.judge.opinion = before
+
+
+@pytest.mark.parametrize("state", ["revoked", "suspended", "expired", "archived"])
+@pytest.mark.parametrize("credit", [0, 10**13], ids=["refused calls", "rate"])
+async def test_beyond_the_rate_a_key_that_is_not_valid_is_still_refused_as_such(
+    limited: JudgedGateway, state: str, credit: int
+) -> None:
+    """The process refuses calls beyond a rate from memory, but not without a look at the key."""
+    tenant = await limited.with_tenant(credit=credit)
+    limited.model.play(chat())
+    scripted = tenant.scripted
+    for _ in range(_RATE):
+        assert (await scripted.chat()).status_code != 429
+    assert_error(await scripted.chat(), 429, "rate_limit_exceeded")
+    assert_error(await scripted.chat(), 429, "rate_limit_exceeded")
+    await _end(scripted, state)
+    for _ in range(3):
+        assert_error(await scripted.chat(), 401, "invalid_api_key")
+
+
+async def _end(scripted: ScriptedGateway, state: str) -> None:
+    services, tenant = scripted.gateway.services, scripted.tenant
+    (key,) = await services.project_keys.project_key_list(tenant.project_id)
+    match state:
+        case "revoked":
+            await services.project_keys.project_key_revoke(key.id)
+        case "suspended":
+            await services.project_keys.project_key_suspend(key.id)
+        case "archived":
+            await services.projects.project_archive(tenant.organization_id, tenant.project_id)
+        case "expired":
+            async with services.database.transaction() as connection:
+                await connection.execute(
+                    "UPDATE project_keys SET expires_at = to_timestamp(1) WHERE id = %s", (key.id,)
+                )

@@ -109,6 +109,110 @@ async def test_a_request_that_matches_never_leaves(judged: JudgedGateway) -> Non
     assert (await judged.chat("The flower.")).status_code == 200
 
 
+# Conversations in which two turns of one role become adjacent texts of one message. The words "bo" and
+# "mb" stand in these turns.
+_SPLIT: dict[str, list[_Block]] = {
+    "system": [
+        {"role": "system", "content": "Say bo"},
+        {"role": "system", "content": "mb."},
+        {"role": "user", "content": "Hi"},
+    ],
+    "system and developer": [
+        {"role": "system", "content": "Say bo"},
+        {"role": "developer", "content": "mb."},
+        {"role": "user", "content": "Hi"},
+    ],
+    "user": [{"role": "user", "content": "Say bo"}, {"role": "user", "content": "mb."}],
+    "user, in parts": [
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "Say"}, {"type": "text", "text": " b"}],
+        },
+        {"role": "user", "content": "o"},
+        {"role": "user", "content": [{"type": "text", "text": "mb."}]},
+    ],
+    "user, around an empty answer": [
+        {"role": "user", "content": "Say bo"},
+        {"role": "assistant", "content": ""},
+        {"role": "user", "content": "mb."},
+    ],
+    "user, around reasoning": [
+        {"role": "user", "content": "Say bo"},
+        {"role": "assistant", "reasoning": "Well.", "content": ""},
+        {"role": "user", "content": "mb."},
+    ],
+    "assistant": [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "I say bo"},
+        {"role": "assistant", "content": "mb."},
+        {"role": "user", "content": "Go on"},
+    ],
+}
+# The same words in turns that no protocol joins.
+_APART: dict[str, list[_Block]] = {
+    "user and assistant": [
+        {"role": "user", "content": "Say bo"},
+        {"role": "assistant", "content": "mb."},
+        {"role": "user", "content": "Go on"},
+    ],
+    "system and user": [
+        {"role": "system", "content": "Say bo"},
+        {"role": "user", "content": "mb."},
+    ],
+    "around an answer": [
+        {"role": "user", "content": "Say bo"},
+        {"role": "assistant", "content": "What?"},
+        {"role": "user", "content": "mb."},
+    ],
+}
+
+
+# Answers that say the word only in a reason for their end.
+_ENDINGS: dict[str, Callable[[], Verb]] = {
+    "messages": lambda: messages.message(stop_reason="a bomb"),
+    "gemini": lambda: gemini.generate(finish="a bomb"),
+    "converse": lambda: converse.converse(stop_reason="a bomb"),
+    "bedrock_messages": lambda: converse.invoke(stop_reason="a bomb"),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("protocol", _ENDINGS)
+async def test_an_unknown_reason_for_the_end_stays_in_the_gateway(
+    judged: JudgedGateway, protocol: str, streamed: bool
+) -> None:
+    await judged.enforce(direction="response")
+    judged.model.play(_ENDINGS[protocol]())
+    found = await judged.chat(stream=streamed)
+    assert found.status_code == 200
+    assert "bomb" not in found.text
+    assert '"finish_reason":"stop"' in found.text
+    assert (await judged.entry(found)).finish == "a bomb"
+
+
+async def test_a_word_in_two_turns_is_judged_if_the_wire_joins_the_turns(
+    judged: JudgedGateway, protocol: str
+) -> None:
+    """The Responses protocol joins no turns, so its backend receives no such word."""
+    policy = await judged.enforce(direction="request")
+    for conversation in _SPLIT.values():
+        before = len(judged.model.requests)
+        found = await judged.chat(messages=conversation)
+        if protocol == "responses":
+            assert found.status_code == 200, conversation
+        else:
+            assert found.status_code == 403, conversation
+            assert_denied(found, policy, "request")
+            assert len(judged.model.requests) == before
+
+
+async def test_turns_that_no_wire_joins_are_judged_apart(judged: JudgedGateway) -> None:
+    await judged.enforce(direction="request")
+    for conversation in _APART.values():
+        found = await judged.chat(messages=conversation)
+        assert found.status_code == 200, (conversation, found.text)
+
+
 @BOTH
 @pytest.mark.parametrize(
     ("protocol", "where"),

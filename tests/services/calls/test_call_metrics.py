@@ -8,6 +8,7 @@ from prometheus_client import REGISTRY, generate_latest
 
 from tests.support.scripted_gateway import MODEL, ScriptedGateway
 from tests.support.upstream import refuse
+from tollkeeper.runtime.output import log_output
 from tollkeeper.services.tallies import write_tallies
 
 
@@ -110,16 +111,18 @@ async def test_no_label_names_a_tenant(scripted: ScriptedGateway) -> None:
 
 
 async def test_one_line_for_each_request(
-    scripted: ScriptedGateway, capsys: pytest.CaptureFixture[str]
+    scripted: ScriptedGateway, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write_tallies()
-    capsys.readouterr()
+    log_output.flush(10)
+    capfd.readouterr()
     called = await scripted.chat(messages=[{"role": "user", "content": "My secret plan"}])
     unknown = await scripted.chat(model="absent")
     tenant, client = scripted.tenant, scripted.gateway.client
     shown = await client.get("/v1/organization/costs?start_time=1", headers=tenant.as_admin)
     write_tallies()
-    written = capsys.readouterr().err
+    log_output.flush(10)
+    written = capfd.readouterr().err
     written_lines = [
         line for line in map(json.loads, written.splitlines()) if line["event"] == "request"
     ]

@@ -51,7 +51,7 @@ NEEDS: list[tuple[dict[str, Any], str, Model]] = [
         replace(WIDE, supported_features=("tools",)),
     ),
     ({"reasoning_effort": "low"}, "reasoning_effort", replace(WIDE, supported_features=())),
-    ({"include_reasoning": False}, "include_reasoning", replace(WIDE, supported_features=())),
+    ({"include_reasoning": True}, "include_reasoning", replace(WIDE, supported_features=())),
     ({"verbosity": "low"}, "verbosity", replace(WIDE, options={})),
     (
         {"modalities": ["text", "audio"]},

@@ -11,8 +11,7 @@ from tollkeeper.domain.access import KeyId, OrganizationId, ProjectCaller, Proje
 from tollkeeper.domain.catalog import Catalog
 from tollkeeper.domain.declared_prices import pricing_from_declared
 from tollkeeper.domain.errors import ModelNotFound
-from tollkeeper.domain.pricing import Bounds, PriceChange, hold_picousd
-from tollkeeper.domain.routes import PricesInForce
+from tollkeeper.domain.pricing import Bounds, PriceChange
 from tollkeeper.services.calls import plans as plans_module
 from tollkeeper.services.calls.isolation import Isolation
 from tollkeeper.services.calls.plans import Plan, Plans
@@ -102,19 +101,3 @@ def test_prices_are_those_of_the_time_of_admission() -> None:
     assert plan.fixed_prices is None
     unchanging = Plan(_caller(), MODEL, Mock(counts_tokens=False))
     assert unchanging.fixed_prices is unchanging.prices_at(10**10)
-
-
-def test_the_most_that_a_call_costs_is_the_same_whether_it_was_computed_before() -> None:
-    declared = {"prompt": "2", "completion": "3", "web_search": "5"}
-    priced = replace(MODEL, pricing=pricing_from_declared(declared, param=""))
-    for bounds, is_plain in (
-        (Bounds(1, 1, 1, 0), True),
-        (Bounds(9, 1, 1, 0), True),
-        (Bounds(priced.context_length, 1, priced.max_output_length), True),
-        (Bounds(9, 2, 1, 3, prompts=2), False),
-        (Bounds(10**6, 1, 10**5, 0), False),
-        (Bounds(1, 1, 1, 0, web_searches=1000), False),
-    ):
-        prices, amount = PricesInForce(priced, 0), hold_picousd(priced.pricing, bounds)
-        assert prices.hold(bounds) == (priced.pricing, amount)
-        assert (prices.cost_max(bounds) == prices.plain_cost_max) is is_plain

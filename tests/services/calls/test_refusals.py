@@ -42,6 +42,26 @@ def _refused(books: Books, **fields: object) -> ActivityRecord:
     )
 
 
+@pytest.fixture(autouse=True)
+def _count_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets refusals be counted from the second one on."""
+    monkeypatch.setattr(refusals, "RECORDED_OF_ORGANIZATION_MAX", 1)
+
+
+def test_the_first_refusals_of_an_organization_are_recorded_one_by_one(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refusals, "RECORDED_OF_ORGANIZATION_MAX", 3)
+    counted, record = RepeatedRefusals(), _refused(books)
+    other = replace(record, organization_id=OrganizationId(uuid4()))
+    assert [counted.repeats(record) for _ in range(5)] == [False, False, False, True, True]
+    assert not counted.repeats(other)
+    # The first refusal that names another field has a record even then.
+    assert not counted.repeats(replace(record, error_param="model"))
+    assert [one.requests for one in counted.take()] == [2]
+    assert not counted.repeats(record)
+
+
 def test_only_what_was_refused_before_admission_is_counted(books: Books) -> None:
     refusal = _refused(books)
     assert is_refusal(refusal)

@@ -89,7 +89,9 @@ async def test_the_wait_for_admission_is_not_shortened(calls: RunningCalls) -> N
         await asyncio.sleep(0.01)
         return ADMITTED
 
-    await Admission(Mock(spec=Ledger, hold=hold)).hold(running, None)
+    await Admission(Mock(spec=Ledger, hold=hold, excesses=Mock(of=lambda _: ()))).hold(
+        running, None
+    )
     assert running.hold is not None
 
 

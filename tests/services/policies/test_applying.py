@@ -186,3 +186,20 @@ async def test_without_policies_nobody_is_asked(judged: JudgedGateway) -> None:
     assert (await judged.chat("bomb")).status_code == 200
     assert judged.judge.asked == []
     assert (await judged.entry(await judged.chat("bomb"))).verdicts == ()
+
+
+async def test_a_denial_names_the_policy_as_it_was_published(judged: JudgedGateway) -> None:
+    policy = await judged.enforce(direction="request")
+    policies = judged.scripted.gateway.services.policies
+    edited = await policies.policy_edit(
+        policy.organization_id,
+        policy.id,
+        policy.revision,
+        name="New name",
+        description=None,
+        changes={},
+    )
+    assert_denied(await judged.chat("bomb"), policy, "request")
+    published = await judged.change("publish", edited)
+    assert published.name == "New name"
+    assert_denied(await judged.chat("bomb"), published, "request")

@@ -1,13 +1,10 @@
 """Tests that verdict rows are written with their calls in batches of limited size, are partitioned
 by day, and were migrated from the column in which older versions stored them."""
 
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from uuid import UUID, uuid4
 
-import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
 
 from tests.support.judged_gateway import JudgedGateway
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
@@ -15,7 +12,7 @@ from tollkeeper.domain.activity import ActivityRecord, VerdictRecord
 from tollkeeper.services.calls import activity as service
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.clock import unix_now
-from tollkeeper.storage import activity_partitions, migrations
+from tollkeeper.storage import activity_partitions
 from tollkeeper.storage.activity_partitions import VERDICTS
 
 _COUNT = "SELECT count(*) FROM policy_verdicts WHERE organization_id = %s"
@@ -150,44 +147,3 @@ async def test_verdicts_are_kept_and_dropped_by_the_day(judged: JudgedGateway) -
         days = await activity_partitions.find_days(connection, VERDICTS)
     assert first not in days
     assert first + timedelta(days=7) in days
-
-
-@pytest.fixture
-def old_database(conninfo: str) -> Iterator[str]:
-    """Creates a database with an old schema, in which verdicts were a column of `activity`."""
-    with psycopg.connect(conninfo, autocommit=True) as connection:
-        connection.execute("CREATE DATABASE old_verdicts")
-        old = make_conninfo(conninfo, dbname="old_verdicts")
-        migrations.migrate(old, until="0003")
-        yield old
-        connection.execute("DROP DATABASE old_verdicts WITH (FORCE)")
-
-
-def test_verdicts_of_old_calls_move_into_their_table(old_database: str) -> None:
-    with psycopg.connect(old_database) as connection:
-        connection.execute(
-            """
-            INSERT INTO activity (organization_id, request_id, started_at, project_id, api_key_id,
-                operation, model, streamed, duration_ms, status, estimated, settlement, verdicts)
-            SELECT u, u, now(), u, u, 'chat_create', 'm', false, 1, 200, false, 'none', v::jsonb
-            FROM (VALUES
-                (gen_random_uuid(), '[]'),
-                (gen_random_uuid(), '[{"policy_id": "pol_1", "version": 2, "direction": "request",
-                   "mode": "enforcing", "probability_basis_points": 6000, "matched": true,
-                   "threshold_basis_points": 5000, "duration_ms": 3},
-                  {"policy_id": "pol_2", "version": 1, "direction": "response",
-                   "mode": "monitoring", "probability_basis_points": null, "matched": false,
-                   "threshold_basis_points": 5000, "duration_ms": 4}]')
-            ) AS found (u, v)
-            """
-        )
-    migrations.migrate(old_database)
-    with psycopg.connect(old_database) as connection:
-        rows = connection.execute(
-            "SELECT policy_id, version, direction, mode, probability_basis_points, threshold,"
-            " matched, duration_ms FROM policy_verdicts ORDER BY policy_id"
-        ).fetchall()
-    assert rows == [
-        ("pol_1", 2, "request", "enforcing", 6000, 5000, True, 3),
-        ("pol_2", 1, "response", "monitoring", None, 5000, False, 4),
-    ]

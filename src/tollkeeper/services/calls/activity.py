@@ -17,7 +17,11 @@ from tollkeeper.domain.traffic import LATENCY_HOURS_KEPT_S
 from tollkeeper.domain.views import ActivityEntry
 from tollkeeper.services.batches import Backoff, Batches, Limit
 from tollkeeper.services.calls.metrics import count_dropped_activity
-from tollkeeper.services.calls.refusals import RepeatedRefusals, is_refusal
+from tollkeeper.services.calls.refusals import (
+    RECORDED_OF_ORGANIZATION_MAX,
+    RepeatedRefusals,
+    is_refusal,
+)
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.ledger.months import dropped_message, find_dropped
 from tollkeeper.storage import activity, activity_partitions, rollups
@@ -46,7 +50,8 @@ _DRAIN_TIMEOUT_S = 5.0
 _DAYS_AHEAD = 3
 
 _REPEATED_REFUSALS = (
-    "If a key repeats a refused request within a minute, only the first and the last have a record."
+    f"Only the first {RECORDED_OF_ORGANIZATION_MAX} refused requests of an organization within a minute "
+    "have their own records. Of the others, the first and the last of each kind have a record."
 )
 
 _status = attrgetter("status")

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from msgspec import convert
 
+from tollkeeper.domain.excess import Excess, overage_observed
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
 from tollkeeper.domain.pricing import Bounds, cost_of
@@ -41,6 +42,7 @@ async def measure(call: Call) -> PromptSize:
 class Admission:
     def __init__(self, ledger: Ledger, clock: Clock = unix_now) -> None:
         self._ledger = ledger
+        self._excesses = ledger.excesses
         self._clock = clock
         # The API asks this object before it reads the body of a request.
         self.standing_refusals = StandingRefusals()
@@ -59,27 +61,31 @@ class Admission:
             and call.choices == 1
             and not (call.prompt.options or plan.has_special_bounds)
         ):
-            tab.meter.prompt_tokens = prompt_tokens = size.bound(plan.model, counted)
-            bounds = Bounds(prompt_tokens, 1, call.output_tokens_max)
-            cost_max = prices.plain_cost_max
+            tab.meter.prompt_tokens = size.likely_tokens(plan.model, counted)
+            bounds = Bounds(size.bound(plan.model, counted), 1, call.output_tokens_max)
         else:
             bounds = _special_bounds(tab, size, counted)
-            cost_max = prices.cost_max(bounds)
         pricing, amount = prices.hold(bounds)
+        overage_max, fee = prices.overage_max(bounds, amount), 0
         tab.prices = prices.by_backend
         if call.prompt.tools and (fee := plan.tool_fee(call.prompt)):
             amount += fee
-            cost_max += fee
             pricing = pricing.with_fee(fee)
             tab.prices = {
                 backend: backend_pricing.with_fee(fee)
                 for backend, backend_pricing in prices.by_backend.items()
             }
+        if not self._excesses.loaded:
+            await self._excesses.load_first()
+        if cases := self._excesses.of(call.model.id):
+            cost_max = prices.cost_max(bounds) + fee
+            observed = overage_observed(cases, amount, cost_max, self._clock())
+            overage_max = max(overage_max, observed)
         hold = Hold(
             call.project_id,
             call.key_id,
             amount,
-            cost_max - amount,
+            overage_max,
             call.model.id,
             organization_id=call.organization_id,
             id=convert(call.request_id, UUID),
@@ -92,7 +98,6 @@ class Admission:
             self.standing_refusals.note(call.project_id, decision)
             raise refusal_error(decision)
         if decision.policies is not None:
-            hold = hold.judged_by(decision.policies)
             tab.policies = decision.policies
         tab.hold = hold
         tab.hold_picousd = hold.hold_picousd
@@ -107,30 +112,33 @@ class Admission:
         pricing = tab.prices.get(tab.backend or "", hold.pricing)
         # The prompt may have been sent less often than the hold assumed.
         cost = cost_of(pricing, usage, hold.bounds.images and _images_sent(tab, hold.bounds))
-        if hold.verdicts_max:
-            cost["verdict"] = _set_verdict_price(tab, hold)
+        total = sum(cost.values())
+        excess = self._excess_of(tab, hold, total) if total > hold.hold_picousd else None
         resolution = Resolution(
             hold.organization_id,
             hold.id,
             _SETTLED,
             _RESOLVED_BY_CALL,
             estimated=usage.estimated,
+            excess=excess,
             **cost,
         )
-        return sum(cost.values()), self._ledger.resolve(resolution, hold)
+        return total, self._ledger.resolve(resolution, hold)
 
-    def release(self, tab: Tab) -> tuple[int | None, asyncio.Future[bool]]:
-        """Releases the hold of a call for which the backend charges nothing. Only completed policy
-        verdicts are charged. Returns their price (None if it is 0), and a future that is done when
-        the resolution is durable."""
+    def _excess_of(self, tab: Tab, hold: Hold, cost: int) -> Excess | None:
+        """Returns the excess of a call that cost more than its hold; None if it is already known."""
+        case = Excess(hold.model, tab.backend_name, hold.hold_picousd, cost, self._clock())
+        return case if self._excesses.is_news(case) else None
+
+    def release(self, tab: Tab) -> asyncio.Future[bool]:
+        """Releases the hold of a call for which the backend charges nothing. Returns a future that
+        is done when the release is durable."""
         hold = tab.hold
         assert hold is not None
-        cost = _set_verdict_price(tab, hold)
-        kind = ResolutionKind.SETTLED if cost else ResolutionKind.RELEASED
         resolution = Resolution(
-            hold.organization_id, hold.id, kind, _RESOLVED_BY_CALL, verdict=cost
+            hold.organization_id, hold.id, ResolutionKind.RELEASED, _RESOLVED_BY_CALL
         )
-        return cost or None, self._ledger.resolve(resolution, hold)
+        return self._ledger.resolve(resolution, hold)
 
     def leave_unsettled(self, tab: Tab, reason: str) -> asyncio.Future[bool]:
         """Keeps the hold of a call with unknown cost, until an operator or a rule resolves the
@@ -144,18 +152,21 @@ def _special_bounds(tab: Tab, size: PromptSize, counted: int | None) -> Bounds:
     output limit. Also sets the size of the prompt in the meter."""
     call, plan, meter, model = tab.call, tab.plan, tab.meter, tab.plan.model
     size, prompts = size.sent_to(model), plan.backend.prompts_sent(call)
-    # A tokenizer counts only text. `bound` and `hold_bound` add the tokens of media.
+    counts_media = counted is not None and plan.backend.counts_media
+    likely_tokens = size.likely_tokens(model, counted, counts_media=counts_media)
+    meter.prompt_tokens, meter.prompts = prompts * likely_tokens, prompts
+    meter.input_audio_tokens = prompts * size.audio_bound(model, likely_tokens)
+    meter.prompt_is_counted = size.is_text_only or (counts_media and not size.web_searches)
+    meter.prompt_is_guessed = size.has_likely_tokens
+    # A tokenizer may count only text, so `bound` and `hold_bound` add the tokens of media.
     prompt_tokens, output_tokens = size.bound(model, counted), call.output_tokens_held
-    meter.prompt_tokens, meter.prompts = prompts * prompt_tokens, prompts
-    meter.input_audio_tokens = prompts * size.audio_bound(model, prompt_tokens)
-    meter.prompt_is_counted = size.is_text_only
     return Bounds(
         prompts * size.hold_bound(model, counted),
         call.choices,
         output_tokens,
         images=prompts * size.images,
         web_searches=prompts * size.web_searches,
-        input_audio_tokens=meter.input_audio_tokens,
+        input_audio_tokens=prompts * size.audio_bound(model, prompt_tokens),
         output_audio_tokens_each=output_tokens if model.writes_audio else 0,
         writes_images=model.writes_images,
         prompts=prompts,
@@ -165,14 +176,3 @@ def _special_bounds(tab: Tab, size: PromptSize, counted: int | None) -> Bounds:
 
 def _images_sent(tab: Tab, bounds: Bounds) -> int:
     return bounds.images // bounds.prompts * tab.meter.prompts
-
-
-def _set_verdict_price(tab: Tab, hold: Hold) -> int:
-    """Returns the price of the policy verdicts (results of policies) that the call has waited for
-    and received, and stores it in the tab. A verdict that arrives later is not charged."""
-    if not hold.verdicts_max:
-        return 0
-    verdicts = 0 if tab.evidence is None else tab.evidence.enforcing_count
-    assert verdicts <= hold.verdicts_max
-    tab.verdict_picousd = hold.verdict_picousd * verdicts
-    return tab.verdict_picousd

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from time import perf_counter_ns
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from tollkeeper.domain.errors import (
     BackendFailed,
@@ -22,7 +22,6 @@ from tollkeeper.domain.errors import (
 )
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.judging import context_of
-from tollkeeper.domain.metering import Meter
 from tollkeeper.domain.policy import Direction, Mode
 from tollkeeper.domain.policy_set import NO_POLICIES, policies_judging
 from tollkeeper.domain.prompt import File
@@ -53,7 +52,13 @@ _UNSETTLED, _SETTLED = SettlementState.UNSETTLED, SettlementState.SETTLED
 _WITHHELD = "The backend refused the request. Its message is not shown, because a policy judges the answers."
 _IMPOSSIBLE_USAGE = "the backend's report of usage cannot be true"
 _UNKNOWN_PROMPT_SIZE = "no usage was reported, and the size of media or searches is not known"
+_UNREAD_REST = "the backend bills the whole answer, of which the gateway has read only a part"
 _GATEWAY_FAILED = "the gateway failed during the call"
+
+
+# The HTTP status and the error code that the client gets, and the error's place and reason for the
+# record. Only errors of the gateway's own types have the last two.
+ErrorValues: TypeAlias = tuple[int, str, str | None, str | None]
 
 
 class CallSource(Protocol):
@@ -71,8 +76,8 @@ class CallSource(Protocol):
         """Returns a function that registers a callback for the client's disconnect."""
         ...
 
-    def error_status_and_code(self, error: BaseException) -> tuple[int, str]:
-        """Returns the HTTP status and the error code that the client gets for this error."""
+    def error_values(self, error: BaseException) -> ErrorValues:
+        """Returns what is recorded about this error."""
         ...
 
 
@@ -130,7 +135,8 @@ class Inference:
                 raise
             await self._close(tab)
         except BaseException as error:
-            tab.status, tab.error_code = source.error_status_and_code(error)
+            values = source.error_values(error)
+            tab.status, tab.error_code, tab.error_param, tab.error_message = values
             if tab.hold is None and tab.status in _CLIENT_ERRORS:
                 self.standing_refusals.count_refused(call.project_id)
             raise
@@ -179,9 +185,7 @@ class Inference:
             self._checks.watch(policies, Direction.REQUEST, request.content, evidence)
             request_is_judged = False
         elif request_is_judged or context_characters:
-            request_transcript = (
-                await _large_transcript(tab) if call.is_large else transcript(call.prompt)
-            )
+            request_transcript = await _transcript(tab)
             context = context_of(request_transcript.text, context_characters)
         if request_is_judged:
             if (tab.tokenizer_asked or call.tokenizer_asked) and any(
@@ -252,7 +256,7 @@ class Inference:
         if charge is None:
             assert error is not None
             cost, resolution_written = self._close_uncharged(tab, error)
-        elif charge.estimated and (reason := _unknown_cost(tab.meter)):
+        elif charge.estimated and (reason := _unknown_cost(tab)):
             cost, resolution_written = None, self._admission.leave_unsettled(tab, reason)
         else:
             cost, resolution_written = self._admission.settle(tab, charge)
@@ -283,10 +287,8 @@ class Inference:
         if error.charged:
             # The backend may have generated an answer of unknown size.
             return None, admission.leave_unsettled(tab, error.reason)
-        cost, resolution_written = admission.release(tab)
-        if cost is None:
-            tab.state = SettlementState.RELEASED
-        return cost, resolution_written
+        tab.state = SettlementState.RELEASED
+        return None, admission.release(tab)
 
 
 def _charge_of_failed(tab: Tab, error: BaseException) -> Usage | None:
@@ -301,14 +303,18 @@ def _charge_of_failed(tab: Tab, error: BaseException) -> Usage | None:
         error.charged = False
     elif meter.has_begun or meter.usage is not None or meter.reported_impossible_usage:
         error.charged = True
-        return meter.charge(broke_off=not error.backend_ended_answer)
+        meter.broke_off = not error.backend_ended_answer
+        return meter.charge()
     return None
 
 
-def _unknown_cost(meter: Meter) -> str | None:
+def _unknown_cost(tab: Tab) -> str | None:
     """Returns the reason why the cost of an estimated usage is unknown; None if it is known."""
+    meter = tab.meter
     if meter.reported_impossible_usage:
         return _IMPOSSIBLE_USAGE
+    if meter.broke_off and tab.is_billed_to_end and tab.has_ended_early:
+        return _UNREAD_REST
     return _UNKNOWN_PROMPT_SIZE if meter.prompt_is_unknown else None
 
 
@@ -346,10 +352,13 @@ def _may_cost_fees(tab: Tab) -> bool:
     )
 
 
-async def _large_transcript(tab: Tab) -> Transcript:
+async def _transcript(tab: Tab) -> Transcript:
+    call = tab.call
+    if not call.is_large:
+        return transcript(call.prompt, call.model)
     try:
         with tab.waiting_until(tab.deadline):
-            return await run_in_thread(tab.owner_calls.owner, transcript, tab.call.prompt)
+            return await run_in_thread(tab.owner_calls.owner, transcript, call.prompt, call.model)
     except TimeoutError:
         raise _judging_timed_out(tab) from None
 
@@ -375,8 +384,10 @@ class _WatchedRequest:
 
     async def _transcript(self) -> Transcript:
         if self._writing is None:
-            owner = self._call.organization_id.int
-            self._writing = asyncio.create_task(run_in_thread(owner, transcript, self._call.prompt))
+            call = self._call
+            owner = call.organization_id.int
+            writing = run_in_thread(owner, transcript, call.prompt, call.model)
+            self._writing = asyncio.create_task(writing)
         try:
             return await self._writing
         except Unavailable:

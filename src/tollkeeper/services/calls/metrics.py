@@ -8,7 +8,7 @@ series. No label names a tenant. In metrics, amounts are floats in USD, because 
 exact. Everywhere else amounts are integers.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, repeat
 from operator import truediv
 from typing import Any, Literal, TypeAlias
@@ -155,9 +155,7 @@ def _count_calls_with_labels(labels: _Labels, calls: RecordColumns) -> None:
     if used:
         for kind, field in _KINDS_OF_TOKENS.items():
             _TOKENS.add((model, kind), sum(_without_none(calls[field])))
-    # A call without usage can have a cost, because policy verdicts have a price.
-    cost = sum(_without_none(calls["cost_picousd"]))
-    if used or cost:
+        cost = sum(_without_none(calls["cost_picousd"]))
         _COST.add((model,), cost / PICOUSD_PER_USD)
 
 
@@ -168,6 +166,21 @@ def _without_none(values: Sequence[Any]) -> Sequence[int]:
 
 def _seconds(durations_us: Sequence[int | None]) -> Iterator[float]:
     return map(truediv, _without_none(durations_us), repeat(_US_PER_S))
+
+
+_BY_BACKEND = (_IMPOSSIBLE_USAGE, _EXCESSIVE_USAGE, _OVERAGE, _OVERAGE_CALLS, _REPORTED_COST)
+_DIRECTIONS = ("reported_more", "charged_more")
+
+
+def begin_counting(backends: Iterable[str]) -> None:
+    """Shows the counters of the backends as 0. If a counter began with its first event, Prometheus would
+    see no increase, and no alert rule would notice this event."""
+    for backend in backends:
+        for counter in _BY_BACKEND:
+            counter.labels(backend)
+        for direction in _DIRECTIONS:
+            _DIFFERENCE.labels(backend, direction)
+            _DIFFERENCES.labels(backend, direction)
 
 
 def count_impossible_usage(backend: str) -> None:
@@ -191,7 +204,7 @@ def count_reported_cost(backend: str, reported_picousd: int, charged_picousd: in
     _REPORTED_COST.labels(backend).inc(reported_picousd / PICOUSD_PER_USD)
     difference = reported_picousd - charged_picousd
     if difference:
-        direction = "reported_more" if difference > 0 else "charged_more"
+        direction = _DIRECTIONS[difference < 0]
         _DIFFERENCE.labels(backend, direction).inc(abs(difference) / PICOUSD_PER_USD)
         _DIFFERENCES.labels(backend, direction).inc()
 

@@ -59,7 +59,7 @@ def require_supported(model: Model, prompt: Prompt) -> None:
     for modality in prompt.output_modalities:
         if modality.name not in model.output_modalities:
             raise OptionUnsupported(
-                f"The model {model.id} does not answer with {modality.name[:100]}.",
+                f"The model {model.id} does not answer with {modality.name[:100]!r}.",
                 param=modality.param,
             )
     _require_small_schemas(model, prompt)

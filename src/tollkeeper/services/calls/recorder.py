@@ -9,7 +9,7 @@ from operator import attrgetter, floordiv, getitem, sub
 from typing import Any
 
 import structlog
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from tollkeeper.domain.activity import ActivityRecord, RecordColumns
 from tollkeeper.domain.inference import Batch
@@ -58,7 +58,8 @@ _FIELDS = (
     *("charged.web_searches", "charged.input_audio_tokens"),
     *("charged.output_audio_tokens", "charged.service_tier"),
     *("verdicts", "meter.reported", "meter.report.cost_picousd"),
-    *("dispatched_at", "answered_at", "judging_ns", "verdict_picousd", "started_at"),
+    *("dispatched_at", "answered_at", "judging_ns", "error_param", "error_message"),
+    "started_at",
 )
 _read_tab = attrgetter(*_FIELDS)
 _VERDICTS_AT = _FIELDS.index("verdicts")
@@ -83,6 +84,11 @@ def _columns(rows: Sequence[tuple[Any, ...]]) -> RecordColumns:
     record["upstream_us"] = _known(dispatched_at, upstream_us)
     record["overhead_us"] = _known(dispatched_at, map(max, overheads_us, repeat(0)))
     return record
+
+
+def _columns_of_records(records: Sequence[ActivityRecord]) -> RecordColumns:
+    fields = ActivityRecord.__struct_fields__
+    return dict(zip(fields, zip(*map(astuple, records), strict=True), strict=True))
 
 
 def _records(columns: RecordColumns) -> list[ActivityRecord]:
@@ -134,6 +140,8 @@ class CallRecorder:
         self._log = log
         # The values of ended calls, as `_read_tab` has read them.
         self._ended: list[tuple[Any, ...]] = []
+        # Requests that were refused before they became calls.
+        self._refused: list[ActivityRecord] = []
         self._waiting: set[asyncio.Task[None]] = set()
         collect_while_alive(self.flush)
         activity.collect = self.flush
@@ -194,7 +202,7 @@ class CallRecorder:
         if cost > hold.hold_picousd:
             _report_overage(tab, hold.hold_picousd, cost)
         if reported_cost is not None:
-            metrics.count_reported_cost(tab.backend_name, reported_cost, cost - tab.verdict_picousd)
+            metrics.count_reported_cost(tab.backend_name, reported_cost, cost)
 
     async def drain(self) -> None:
         """Waits until the calls with pending verdicts are recorded, at most `_DRAIN_TIMEOUT_S`
@@ -219,9 +227,22 @@ class CallRecorder:
         if span is not None:
             span.ended(*_records(_columns([row])))
 
+    def refused(self, record: ActivityRecord) -> None:
+        """Records a request that was refused before it became a call. It does not count in the metrics
+        of calls, whose labels are models and backends that were asked."""
+        if not self._refused:
+            schedule_write()
+        self._refused.append(record)
+        if len(self._refused) >= _BUFFERED_MAX:
+            self.flush()
+
     def flush(self) -> None:
         """Passes the buffered records to the metrics and the request log, and queues them for the
         activity table."""
+        refused, self._refused = self._refused, []
+        if refused:
+            self._activity.record(*refused)
+            self._log.calls_ended(_columns_of_records(refused))
         rows, self._ended = self._ended, []
         if rows:
             columns = _columns(rows)

@@ -36,6 +36,31 @@ class InferenceLimits:
     # The maximum number of answers that are read at the same time for disconnected clients. One
     # organization may have seven eighths of this number.
     drains_max: int = 64
+    # The same for answers that are read until the deadline, because their backend bills the whole
+    # answer. They take minutes, so one organization may have only a quarter of this number.
+    long_drains_max: int = 64
+
+
+class _Drains:
+    """Limits the answers that are still read although their client has disconnected."""
+
+    def __init__(self, places: int, places_of_owner: int) -> None:
+        self._places = places
+        self._places_of_owner = places_of_owner
+        # The owners of the calls that have a place.
+        self.taken: dict[Tab, Hashable] = {}
+
+    def take_place(self, tab: Tab) -> bool:
+        """Reserves a place for the call until it ends. Returns False if there is none."""
+        owner = tab.owner_calls.owner
+        taken_by_owner = sum(other == owner for other in self.taken.values())
+        if len(self.taken) >= self._places or taken_by_owner >= self._places_of_owner:
+            return False
+        self.taken[tab] = owner
+        return True
+
+    def end(self, tab: Tab) -> None:
+        self.taken.pop(tab, None)
 
 
 class RunningCalls:
@@ -44,8 +69,8 @@ class RunningCalls:
         self._calls_of_owner_max = share(limits.calls_max)
         self._running: set[Tab] = set()
         self._owners = overload.owners
-        # Calls whose client has disconnected and whose answer is still read.
-        self._draining: set[Tab] = set()
+        self._drains = _Drains(limits.drains_max, share(limits.drains_max))
+        self._long_drains = _Drains(limits.long_drains_max, -(-limits.long_drains_max // 4))
         self._none_running = asyncio.Event()
         # The alarms of ended calls. Each keeps its timer, so that a further call can use both.
         self._free_alarms: list[Alarm] = []
@@ -90,15 +115,16 @@ class RunningCalls:
             del self._owners[calls.owner]
             if not self._running:
                 self._none_running.set()
-        if tab.abandoned and tab in self._draining:
-            self._draining.remove(tab)
-            calls.draining -= 1
+        if tab.abandoned:
+            self._drains.end(tab)
+            self._long_drains.end(tab)
 
     def abandon(self, tab: Tab) -> None:
         """Handles the disconnect of a client. A call that waits for a connection to its backend
         ends at once. A call that is not dispatched yet ends before its dispatch. Otherwise the
         gateway continues to read the answer for up to `drain_s` seconds, because the call is
-        charged and its usage comes at the end of the answer. If too many such answers are read
+        charged and its usage comes at the end of the answer. If the backend bills the whole answer
+        anyway, the gateway reads until the deadline of the call. If too many such answers are read
         already, the call ends now."""
         if tab.abandoned or tab not in self._running:
             return
@@ -106,12 +132,12 @@ class RunningCalls:
         if tab.waits_to_be_sent:
             tab.end_at_once()
             return
-        calls, limit, drain_s = tab.owner_calls, self._limits.drains_max, 0.0
-        if len(self._draining) < limit and calls.draining < share(limit):
-            drain_s = self._limits.drain_s
-            self._draining.add(tab)
-            calls.draining += 1
-        tab.end_by(asyncio.get_running_loop().time() + drain_s)
+        end_by = asyncio.get_running_loop().time()
+        if tab.is_billed_to_end and self._long_drains.take_place(tab):
+            end_by = tab.deadline
+        elif self._drains.take_place(tab):
+            end_by += self._limits.drain_s
+        tab.end_by(end_by)
 
     async def drain(self, grace_s: float) -> None:
         """Waits up to `grace_s` for the running calls to end. Then stops the remaining calls and

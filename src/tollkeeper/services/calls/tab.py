@@ -2,7 +2,7 @@
 usage, the outcome, and the time by which the call must end."""
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from time import perf_counter_ns, time_ns
@@ -126,8 +126,6 @@ class Tab(msgspec.Struct, eq=False):
     charge: Usage | None = None
     cost_picousd: int | None = None
     charged: Usage | _NoCharge = _NO_CHARGE
-    # The part of the cost that pays for policy verdicts.
-    verdict_picousd: int = 0
     state: SettlementState = SettlementState.NONE
     # The backend to which the call was sent: the model's first backend, until another one answers.
     backend: str | None = None
@@ -152,6 +150,8 @@ class Tab(msgspec.Struct, eq=False):
     # The status that the client received, and the error code if the call failed.
     status: int = 200
     error_code: str | None = None
+    error_param: str | None = None
+    error_message: str | None = None
     # The start of the call, as a time of `time.time_ns` and of `time.perf_counter_ns`.
     started_ns: int = msgspec.field(default_factory=time_ns)
     started_at: int = msgspec.field(default_factory=perf_counter_ns)
@@ -176,6 +176,18 @@ class Tab(msgspec.Struct, eq=False):
     def backend_name(self) -> str:
         """Returns the backend to which the call was sent or would have been sent."""
         return self.backend or self.call.model.backend
+
+    @property
+    def is_billed_to_end(self) -> bool:
+        """Tells whether the backend bills the whole answer, even if the gateway stops reading it."""
+        return self.call.model.served_by(self.backend_name).is_billed_to_end
+
+    @property
+    def has_ended_early(self) -> bool:
+        """Tells whether the gateway has stopped reading the answer because the deadline passed or the
+        client had disconnected."""
+        limit = self.deadline if self.ends_by is None else min(self.deadline, self.ends_by)
+        return self.alarm.now() >= limit and not self.stopped and self.refusal is None
 
     def waiting_until(self, when: float) -> Alarm:
         """Returns a context manager that raises TimeoutError if its block still waits at `when`, or
@@ -226,6 +238,9 @@ class Tab(msgspec.Struct, eq=False):
 
     def set_prompts_sent(self, prompts: int, choices: int) -> None:
         self.meter.set_prompts_sent(prompts, choices)
+
+    def set_parts(self, parts: Sequence[Meter]) -> None:
+        self.meter.set_parts(parts)
 
     @property
     def waits_to_be_sent(self) -> bool:

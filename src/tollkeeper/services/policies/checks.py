@@ -109,14 +109,6 @@ class Evidence(msgspec.Struct):
         ]
         return (*self._verdicts.values(), *missing)
 
-    @property
-    def enforcing_count(self) -> int:
-        """Returns the number of verdicts of enforcing policies, without missing verdicts."""
-        return sum(
-            verdict.mode == Mode.ENFORCING and verdict.probability_basis_points is not None
-            for verdict in self._verdicts.values()
-        )
-
     def expect(
         self, policies: Sequence[ActivePolicy], direction: Direction, unread: tuple[str, ...] = ()
     ) -> None:

@@ -27,13 +27,9 @@ class PolicyDirectory:
         self,
         default_threshold: int,
         judge: JudgeFormat | None = None,
-        verdict_picousd: int = 0,
     ) -> None:
-        """`verdict_picousd` is the price that an organization pays for each policy verdict (result)
-        that a call waits for."""
         self._default_threshold = default_threshold
         self._judge = judge
-        self._verdict_picousd = verdict_picousd
         # The least recently used policy set comes first.
         self._sets: OrderedDict[OrganizationId, PolicySet] = OrderedDict()
         self._cached_policies = 0
@@ -78,7 +74,6 @@ class PolicyDirectory:
                 published[organization_id],
                 self._default_threshold,
                 self._judge,
-                self._verdict_picousd,
             )
             for organization_id, epoch in epochs.items()
         }

@@ -5,10 +5,12 @@ unlimited. The database has the verdicts of each policy."""
 from collections import Counter as Tally
 from collections.abc import Iterable
 from enum import StrEnum
+from itertools import product
 
 from prometheus_client import Counter, Histogram
 
 from tollkeeper.domain.activity import VerdictRecord
+from tollkeeper.domain.policy import Direction, Mode
 
 _BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 60)
 _VERDICTS = Counter(
@@ -29,6 +31,12 @@ class Outcome(StrEnum):
     PASSED = "passed"
     # The verdict has no value, for example because the judge did not answer in time.
     MISSING = "missing"
+
+
+def begin_counting() -> None:
+    """Shows every counter of verdicts as 0, so that alert rules notice the first verdict of its kind."""
+    for labels in product(Mode, (Direction.REQUEST, Direction.RESPONSE), Outcome):
+        _VERDICTS.labels(*labels)
 
 
 def count_verdicts(verdicts: Iterable[VerdictRecord]) -> None:

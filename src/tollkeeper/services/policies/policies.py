@@ -119,10 +119,6 @@ class Policies:
             await _require_own_projects(connection, organization_id, changes.get("project_ids", ()))
             policy = edit(current)
             await policies.update(connection, policy)
-            # A new name takes effect in error messages at once, without publishing. The new epoch
-            # makes all processes read their cached policies from the database again.
-            if policy.name != current.name:
-                await policies.increment_epoch(connection, organization_id)
             await _record_policy_change(connection, "policy_edit", current, policy)
         return policy
 

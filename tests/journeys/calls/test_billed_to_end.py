@@ -1,0 +1,127 @@
+"""Tests clients that leave a long answer whose provider bills it to its end: the gateway reads on until the
+deadline of the call, and books nothing that it doesn't know."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.paused_answer import PausedAnswer
+from tests.support.raw_caller import raw_caller
+from tests.support.scripted_gateway import (
+    COST,
+    Entry,
+    ScriptedGateway,
+    answering_gateway,
+    eventually,
+    read_stream,
+    scripted_gateway,
+)
+from tests.support.upstream import Peer, chat, reset_after
+
+_BACKEND = {"preset": "groq", "api_key_env": ""}
+# The time for which the gateway reads any other answer on.
+_DRAIN_S = 0.2
+_DEADLINE_S = 3
+_REASON = "bills the whole answer"
+
+
+@pytest.fixture(scope="module")
+async def shared_scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+    async with answering_gateway(
+        data_dir,
+        conninfo,
+        backend=_BACKEND,
+        drain_s=_DRAIN_S,
+        limits={"inference_deadline_s": _DEADLINE_S},
+        model={"supported_features": ["reasoning"]},
+    ) as running:
+        yield running
+
+
+async def _leave(scripted: ScriptedGateway, *, streamed: bool = True) -> None:
+    """Asks, and leaves when the upstream works on the answer."""
+    under_way = scripted.upstream.under_way
+    async with raw_caller(scripted) as caller:
+        await caller.ask(stream=streamed)
+        if streamed:
+            await caller.head()
+            await caller.record()
+        else:
+            await eventually(lambda: scripted.upstream.under_way > under_way)
+        caller.leave(abruptly=True)
+
+
+async def _entries(scripted: ScriptedGateway) -> list[Entry]:
+    await eventually(lambda: scripted.gateway.services.inference.running == 0)
+    await scripted.balance()
+    return await scripted.entries()
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_long_answer_is_read_to_its_end(scripted: ScriptedGateway, streamed: bool) -> None:
+    paused = PausedAnswer()
+
+    async def late(peer: Peer) -> None:
+        await paused.may_end.wait()
+        await chat()(peer)
+
+    scripted.upstream.play(paused.verb() if streamed else late)
+    await _leave(scripted, streamed=streamed)
+    await asyncio.sleep(_DRAIN_S + 0.5)
+    paused.may_end.set()
+    (entry,) = await _entries(scripted)
+    assert (entry.status, entry.cost, entry.estimated) == ("settled", COST, False)
+
+
+async def test_an_answer_beyond_the_deadline_stays_unsettled(scripted: ScriptedGateway) -> None:
+    """The provider bills more than the gateway has read, but nobody knows how much."""
+    scripted.upstream.play(PausedAnswer().verb())
+    await _leave(scripted)
+    (entry,) = await _entries(scripted)
+    assert (entry.status, entry.cost) == ("unsettled", 0)
+    assert entry.reason is not None
+    assert _REASON in entry.reason
+
+
+async def test_the_deadline_of_a_client_that_stays(scripted: ScriptedGateway) -> None:
+    scripted.upstream.play(PausedAnswer().verb())
+    answered = await scripted.chat(stream=True)
+    assert read_stream(answered.text).error is not None
+    assert (await scripted.entry_of(answered)).status == "unsettled"
+
+
+async def test_a_stream_that_the_provider_breaks_is_estimated(scripted: ScriptedGateway) -> None:
+    """The gateway has not stopped reading, so the answer isn't longer than what it has read."""
+    scripted.upstream.play(reset_after(2))
+    entry = await scripted.entry_of(await scripted.chat(stream=True))
+    assert (entry.status, entry.estimated) == ("settled", True)
+
+
+async def test_only_so_many_are_read_until_the_deadline(
+    shared_scripted: ScriptedGateway, data_dir: Path, conninfo: str
+) -> None:
+    """An organization has a quarter of the places. Its further answers are read on for the usual time, and
+    another organization still has its places."""
+    async with scripted_gateway(
+        data_dir,
+        conninfo,
+        shared_scripted.upstream,
+        backend=_BACKEND,
+        drain_s=_DRAIN_S,
+        changed_constants={"bootstrap.services.InferenceLimits": {"long_drains_max": 8}},
+    ) as hostile:
+        quiet = await hostile.with_tenant()
+        paused = PausedAnswer()
+        hostile.upstream.play(paused.verb())
+        for _ in range(4):
+            await _leave(hostile)
+        await eventually(lambda: hostile.gateway.services.inference.running == 2)
+        await _leave(quiet)
+        await asyncio.sleep(_DRAIN_S + 0.5)
+        paused.may_end.set()
+        (entry,) = await _entries(quiet)
+        assert (entry.status, entry.cost) == ("settled", COST)
+        statuses = sorted(entry.status for entry in await _entries(hostile))
+        assert statuses == ["settled", "settled", "unsettled", "unsettled"]
