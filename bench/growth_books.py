@@ -143,10 +143,10 @@ _POLICIES: tuple[LiteralString, ...] = (
     FROM generate_series(0, %(policies)s - 1) AS n
     """,
     """
-    INSERT INTO policy_versions (organization_id, policy_id, version, id, rule, direction, mode,
-        scope, project_ids, threshold, published_at)
-    SELECT organization_id, id, 1, 'ver_' || id, rule, direction, mode, scope, project_ids, threshold,
-        now()
+    INSERT INTO policy_versions (organization_id, policy_id, version, id, name, rule, direction,
+        mode, scope, project_ids, threshold, published_at)
+    SELECT organization_id, id, 1, 'ver_' || id, name, rule, direction, mode, scope, project_ids,
+        threshold, now()
     FROM policies
     """,
     """

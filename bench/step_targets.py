@@ -19,13 +19,13 @@ LIBRARIES: Final = "libraries"
 
 TARGETS = {
     HTTP: 764,
-    APPLICATION: 453,
+    APPLICATION: 466,
     REQUEST: 417,
-    PRICE: 500,
-    LEDGER: 178,
+    PRICE: 577,
+    LEDGER: 186,
     SCRIPT: 433,
-    BACKEND: 751,
-    ANSWER: 200,
+    BACKEND: 769,
+    ANSWER: 209,
     ENDED: 145,
     LIBRARIES: 0,
 }

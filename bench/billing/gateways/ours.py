@@ -55,13 +55,13 @@ _NATIVE = {
     "bedrock_messages": ("bearer", "", "service_tier"),
 }
 # The presets of providers with a billing rule of their own. The other providers need only a protocol.
-_PRESETS = {"OpenRouter": "openrouter", "vLLM": "vllm"}
+_PRESETS = {"OpenRouter": "openrouter", "vLLM": "vllm", "Groq": "groq", "Mistral": "mistral"}
 _BOOKS = """
     SELECT r.model, r.id::text, r.hold, d.kind, d.estimated, m.reason AS unsettled,
         d.prompt, d.completion, d.input_cache_read, d.input_cache_write, d.input_audio,
         d.output_image, d.web_search, d.image, d.request,
         d.prompt + d.completion + d.input_cache_read + d.image + d.request + d.input_cache_write
-            + d.input_audio + d.output_audio + d.output_image + d.web_search + d.verdict AS cost
+            + d.input_audio + d.output_audio + d.output_image + d.web_search AS cost
     FROM reservations r
     LEFT JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
     LEFT JOIN unsettled_marks m ON m.organization_id = r.organization_id AND m.reservation_id = r.id
