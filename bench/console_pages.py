@@ -143,7 +143,7 @@ async def _fill(folder: Path, conninfo: str, options: argparse.Namespace) -> Non
             ]
             tenants += [tenant, *more]
         wanted = LargeActivity(options.calls, options.days, int(time.time()))
-        async with services.database.reading() as connection:
+        async with services.database.autocommit() as connection:
             await fill_activity(connection, tenants, wanted)
         async with services.database.transaction() as connection:
             await policies.insert(connection, _policy(tenants[0]))

@@ -186,6 +186,6 @@ async def make_tenants(config: Path, conninfo: str, count: int) -> list[Tenant]:
             _, key = await services.project_keys.project_key_create_by_operator(
                 project.id, "bench", PROJECT_KEY_PERMISSIONS, None
             )
-            await services.billing.credit_grant(organization.id, _CREDIT, "bench")
+            await services.accounts.credit_grant(organization.id, _CREDIT, "bench")
             made.append(Tenant(str(organization.id), key))
     return made

@@ -129,7 +129,7 @@ async def _make_tenants(services: Services) -> list[PastTenant]:
         _, admin_key = await services.admin_keys.admin_key_create(
             organization.id, "root", ADMIN_PERMISSIONS, None
         )
-        await services.billing.credit_grant(organization.id, 300 * _USD, "Contract of October")
+        await services.accounts.credit_grant(organization.id, 300 * _USD, "Contract of October")
         tenants += [
             await _make_project(services, name, organization.id, project, admin_key)
             for project in projects
@@ -285,7 +285,7 @@ async def _finish(services: Services, tenants: list[PastTenant], policies: list[
     await caps.cap_set(first.organization_id, 50 * _USD, CapPeriod.MONTH)
     await caps.cap_set(first.organization_id, 20 * _USD, CapPeriod.WEEK, first.project_id)
     await caps.cap_set(last.organization_id, 6 * _USD, CapPeriod.MONTH)
-    await services.billing.overage_set(first.organization_id, 2 * _USD)
+    await services.accounts.overage_set(first.organization_id, 2 * _USD)
     for policy in policies[:1]:
         await services.policies.policy_publish(policy.organization_id, policy.id, policy.revision)
 

@@ -46,7 +46,7 @@ async def test_costs_as_csv_are_the_same_numbers(called: ScriptedGateway, reader
     ]
     assert len(rows) == len(expected) > 0
     total = sum(picousd_from_usd(row["usd"]) for row in rows)
-    balance = await called.gateway.services.billing.credit_show(called.tenant.organization_id)
+    balance = await called.gateway.services.accounts.credit_show(called.tenant.organization_id)
     assert total == balance.settled_picousd
 
 
@@ -66,7 +66,7 @@ async def test_activity_is_exported_whole(
         rows = [json.loads(text) for text in outcome.out.splitlines()]
         costs = [row["cost"] for row in rows]
     assert len({row["request_id"] for row in rows}) == 3
-    balance = await called.gateway.services.billing.credit_show(called.tenant.organization_id)
+    balance = await called.gateway.services.accounts.credit_show(called.tenant.organization_id)
     assert sum(map(picousd_from_usd, costs)) == balance.settled_picousd
     assert {row["organization_id"] for row in rows} == {organization}
     assert called.tenant.project_key not in outcome.out

@@ -41,7 +41,7 @@ async def _overspend(site: ConsoleSite, _: Mapping[str, str]) -> None:
     )
     assert (await site.judged.chat()).status_code == 402
     # The stop stays when the balance is above the bound again.
-    await site.services.billing.credit_grant(site.judged.scripted.tenant.organization_id, 10**13)
+    await site.services.accounts.credit_grant(site.judged.scripted.tenant.organization_id, 10**13)
 
 
 async def _one_lost_call(site: ConsoleSite, _: Mapping[str, str]) -> None:

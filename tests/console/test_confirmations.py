@@ -54,14 +54,14 @@ async def test_nothing_is_granted_before_it_is_confirmed(
     for expected in ("Withdraw $2.5?", "Available now", "$10", "Available afterwards", "$7.5"):
         assert expected in asked.text
     assert (
-        await site.services.billing.credit_show(tenant.organization_id)
+        await site.services.accounts.credit_show(tenant.organization_id)
     ).granted_picousd == 10**13
     fields = hidden_fields(asked.text)
     assert (fields["amount"], fields["note"], fields["confirmed"]) == ("-2.5", "back", "yes")
     assert fields["once"] != "first"
     answer = await operator.post(path, data=fields)
     assert answer.status_code == 303
-    balance = await site.services.billing.credit_show(tenant.organization_id)
+    balance = await site.services.accounts.credit_show(tenant.organization_id)
     assert balance.granted_picousd == 75 * 10**11
     shown = await operator.get(answer.headers["location"])
     assert "$2.5 was withdrawn." in shown.text
@@ -149,7 +149,7 @@ async def test_a_dialog_is_left_and_confirmed_by_keyboard(
     await page.keyboard.press("Tab")
     await page.keyboard.press("Enter")
     await expect(page.get_by_text("$4 was granted.")).to_be_visible()
-    balance = await site.services.billing.credit_show(tenant.organization_id)
+    balance = await site.services.accounts.credit_show(tenant.organization_id)
     assert balance.granted_picousd == 10**13 + 4 * 10**12
     # A monitoring policy needs no confirmation, so the form is sent at once.
     policy = await site.judged.draft(mode="monitoring")
@@ -175,8 +175,8 @@ async def test_a_cost_far_above_the_hold_is_confirmed(site: ConsoleSite, watched
 
 
 async def test_a_form_grants_credit_once_at_several_consoles(site: ConsoleSite) -> None:
-    tenant, billing = site.judged.scripted.tenant, site.services.billing
-    before = (await billing.credit_show(tenant.organization_id)).granted_picousd
+    tenant, accounts = site.judged.scripted.tenant, site.services.accounts
+    before = (await accounts.credit_show(tenant.organization_id)).granted_picousd
     person = Person("ida", "Ida", Role.OPERATOR)
     async with (
         serving_console(site.settings, site.services) as second,
@@ -187,5 +187,5 @@ async def test_a_form_grants_credit_once_at_several_consoles(site: ConsoleSite) 
         path = f"/organizations/{tenant.organization_id}/grant-credit"
         answers = await asyncio.gather(*(client.post(path, data=sent) for client in (one, other)))
     assert sorted(answer.status_code for answer in answers) == [303, 409]
-    granted = (await billing.credit_show(tenant.organization_id)).granted_picousd - before
+    granted = (await accounts.credit_show(tenant.organization_id)).granted_picousd - before
     assert granted == 5 * PICOUSD_PER_USD

@@ -49,9 +49,9 @@ async def test_from_an_organization_to_a_key_that_works(
     answered = await site.judged.chat(headers={"Authorization": f"Bearer {value}"})
     assert answered.status_code == 200, answered.text
     entry = await site.judged.entry(answered)
-    limits = await site.services.billing.limit_show(entry.project_id)
+    limits = await site.services.accounts.limit_show(entry.project_id)
     assert (limits.requests_per_minute.value, limits.concurrency.is_default) == (30, True)
-    balance = await site.services.billing.credit_show(entry.organization_id)
+    balance = await site.services.accounts.credit_show(entry.organization_id)
     assert balance.granted_picousd == 125 * 10**11
 
 
@@ -373,7 +373,7 @@ async def test_an_amount_that_is_none_is_explained(site: ConsoleSite, watched: W
     await expect(page.get_by_label("Amount in USD")).to_have_value("a lot")
     await expect(page.get_by_label("Note")).to_have_value("kept")
     watched.faults.clear()  # The browser's console reports the status 400.
-    balance = await site.services.billing.credit_show(tenant.organization_id)
+    balance = await site.services.accounts.credit_show(tenant.organization_id)
     assert balance.granted_picousd == 10**13
 
 

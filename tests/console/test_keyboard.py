@@ -211,7 +211,7 @@ async def test_credit_is_granted_by_keyboard(site: ConsoleSite, watched: Watched
     ids = {"organization": str(organization)}
     [grant] = (one for one in STEPS["organizations"] if one.writes == "credit_grant")
     await _try(site, watched.page, [grant], ids)
-    balance = await site.services.billing.credit_show(organization)
+    balance = await site.services.accounts.credit_show(organization)
     assert balance.granted_picousd == 11 * 10**12
 
 

@@ -173,7 +173,7 @@ async def test_each_payment_is_granted_exactly_once(
         assert {row[0]: (int(row[1]), row[2]) for row in found} == {
             payment: (cents, 1) for payment, cents in expected.items()
         }
-        balance = await site.services.billing.credit_show(organization)
+        balance = await site.services.accounts.credit_show(organization)
         assert balance.available_picousd == sum(expected.values()) * 10**10
     assert await site.services.reconciliation.ledger_verify() == []
     proof.count("payment events", len(deliveries.sent))

@@ -47,7 +47,7 @@ async def provider(site: ConsoleSite, settings: Settings) -> AsyncIterator[httpx
 
 
 async def _granted(site: ConsoleSite) -> dict[str, int]:
-    found = await site.services.billing.credit_list(site.judged.scripted.tenant.organization_id)
+    found = await site.services.accounts.credit_list(site.judged.scripted.tenant.organization_id)
     return {grant.kind: grant.amount_picousd // 10**10 for grant in found if grant.payment_id}
 
 

@@ -76,7 +76,7 @@ async def _sent(
 
 
 async def _granted_cents(site: ConsoleSite) -> dict[str, int]:
-    found = await site.services.billing.credit_list(site.judged.scripted.tenant.organization_id)
+    found = await site.services.accounts.credit_list(site.judged.scripted.tenant.organization_id)
     return {grant.kind: grant.amount_picousd // 10**10 for grant in found if grant.payment_id}
 
 

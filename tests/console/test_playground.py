@@ -117,7 +117,7 @@ async def test_a_failure_leaves_nothing_behind_and_the_form_can_be_sent_again(
     assert made.status_code == 200, made.text
     organizations = await site.services.organizations.organization_list()
     [organization] = [one for one in organizations if one.name == name]
-    balance = await site.services.billing.credit_show(organization.id)
+    balance = await site.services.accounts.credit_show(organization.id)
     assert balance.granted_picousd == 3 * 10**12
     changes = (await site.services.audit.audit_list(organization_id=organization.id)).entries
     assert sorted(change.change.operation for change in changes) == [
@@ -158,7 +158,7 @@ async def test_the_hold_and_the_first_piece_arrive_while_the_call_is_open(
         held = re.search(r'id="held">\$([0-9.]+)<', opened)
         assert held is not None, opened
         assert "Settlement" not in opened
-        balance = await site.services.billing.credit_show(
+        balance = await site.services.accounts.credit_show(
             site.judged.scripted.tenant.organization_id
         )
         assert usd_from_picousd(balance.held_picousd) == held[1]

@@ -99,7 +99,7 @@ async def test_the_pages_show_it(site: ConsoleSite, watched: Watched) -> None:
         "waiting": 2,
     }
     process = uuid4()
-    async with site.services.database.reading() as connection:
+    async with site.services.database.autocommit() as connection:
         await connection.execute(
             "INSERT INTO processes (id, host, pid) VALUES (%s, 'gateway-7', 4711)", (process,)
         )
@@ -123,5 +123,5 @@ async def test_the_pages_show_it(site: ConsoleSite, watched: Watched) -> None:
         badges = page.get_by_role("row").filter(has_text=url)
         assert "ejected" in await badges.inner_text()
     finally:
-        async with site.services.database.reading() as connection:
+        async with site.services.database.autocommit() as connection:
             await connection.execute("DELETE FROM processes WHERE id = %s", (process,))

@@ -159,7 +159,7 @@ async def test_a_form_counts_once(operator: httpx2.AsyncClient, site: ConsoleSit
     again = await operator.post(path, data=data)
     assert again.status_code == 409
     assert "was sent before" in again.text
-    balance = await site.services.billing.credit_show(tenant.organization_id)
+    balance = await site.services.accounts.credit_show(tenant.organization_id)
     assert balance.granted_picousd == 10**13 + 10**12
 
 

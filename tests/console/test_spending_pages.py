@@ -117,7 +117,7 @@ async def test_models_show_the_spend_of_all_organizations(site: ConsoleSite) -> 
     for judged in (site.judged, other.judged):
         await judged.entry(await judged.chat())
     now = site.services.clock()
-    async with site.services.database.reading() as connection:
+    async with site.services.database.autocommit() as connection:
         cursor = await connection.execute(
             """
             SELECT sum(d.settled + coalesce(o.amount, 0)), count(DISTINCT r.organization_id)

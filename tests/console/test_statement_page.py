@@ -33,7 +33,7 @@ async def _busy_month(site: ConsoleSite) -> str:
 async def test_page_and_file_have_the_numbers_of_the_ledger(site: ConsoleSite) -> None:
     path = await _busy_month(site)
     organization = site.judged.scripted.tenant.organization_id
-    balance = await site.services.billing.credit_show(organization)
+    balance = await site.services.accounts.credit_show(organization)
     closing = usd_from_picousd(balance.granted_picousd - balance.settled_picousd)
     async with http_client(site.address) as client:
         await client.post("/sign-in", data={"token": TOKEN})

@@ -68,7 +68,7 @@ async def test_the_statement_of_a_simulated_month_equals_the_ledger(
     others = await fill_books(database, calls=60, organizations=1, months=[BEFORE, NOW])
     # The page shows only the names of projects, and all projects have the same name.
     await run(database, "UPDATE projects SET name = id::text")
-    async with database.reading() as connection:
+    async with database.autocommit() as connection:
         conninfo = connection.info.dsn
     async with (
         running_services(site.settings, conninfo) as services,
@@ -113,8 +113,8 @@ async def test_the_statement_of_a_simulated_month_equals_the_ledger(
 async def _book_grants(services: Services, organization: OrganizationId, size: int) -> None:
     """Books this number of grants of each kind. Payments and refunds are events of the provider."""
     for number in range(size):
-        await services.billing.credit_grant(organization, LARGE + 7 * number)
-        await services.billing.credit_grant(organization, -1 - 3 * number)
+        await services.accounts.credit_grant(organization, LARGE + 7 * number)
+        await services.accounts.credit_grant(organization, -1 - 3 * number)
         for livemode in (True, False):
             payment, cents = stripe.new_payment(), 1_000 + number
             withdrawals = (

@@ -138,7 +138,7 @@ async def _new_reader(running: ScriptedGateway, program: Program, guide: Path) -
     _, project_key = await services.project_keys.project_key_create_by_operator(
         project.id, "own", PROJECT_KEY_PERMISSIONS, None
     )
-    await services.billing.credit_grant(organization.id, 10**13, "test")
+    await services.accounts.credit_grant(organization.id, 10**13, "test")
     # This call gives the reports a cost to show.
     answer = await running.chat(headers={"Authorization": f"Bearer {project_key}"})
     assert answer.status_code == 200, answer.text

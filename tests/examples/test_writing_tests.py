@@ -48,7 +48,7 @@ async def test_a_check_is_granted_once(gateway: Gateway) -> None:
         await organizations.insert(connection, made)
         for now in (1_800_000_001, 1_800_000_002):
             await organizations.grant_check(connection, made.id, "kyc", now)
-    async with gateway.services.database.reading() as connection:
+    async with gateway.services.database.autocommit() as connection:
         assert await organizations.find(connection, made.id) == replace(made, checks=("kyc",))
 
 

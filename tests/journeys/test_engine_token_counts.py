@@ -66,7 +66,7 @@ async def local(engine: EmbeddedEngine, data_dir: Path, conninfo: str) -> AsyncI
     )
     async with running_gateway(settings, conninfo, engine=address_of(engine)) as gateway:
         tenant = await gateway.make_tenant()
-        await gateway.services.billing.credit_grant(tenant.organization_id, 10**12, "test")
+        await gateway.services.accounts.credit_grant(tenant.organization_id, 10**12, "test")
         yield Local(gateway, tenant)
 
 

@@ -38,7 +38,7 @@ from tollkeeper.domain.access import KeyId
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.ledger import Hold, Resolution
 from tollkeeper.domain.reports import CostDimension, CostQuery
-from tollkeeper.services.ledger.billing import Billing
+from tollkeeper.services.ledger.accounts import Accounts
 from tollkeeper.services.ledger.caps import Caps
 from tollkeeper.services.ledger.costs import Costs
 from tollkeeper.services.ledger.recovery import Recovery
@@ -109,7 +109,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.clock.set(_at(self.model.today))
         self.days_passed = 0
         self.sweeps = 0
-        self.billing = Billing(self.database, BOUNDED)
+        self.accounts = Accounts(self.database, BOUNDED)
         self.caps = Caps(self.database, BOUNDED)
         if credit:
             self.grant(credit)
@@ -129,7 +129,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(amount=st.integers(1, 100))
     def grant(self, amount: int) -> None:
-        self.wait(self.billing.credit_grant(self.organization.organization_id, amount))
+        self.wait(self.accounts.credit_grant(self.organization.organization_id, amount))
         self.model.granted += amount
 
     @rule(side=sides, which=sides, amount=amounts, overage_max=overages)
@@ -255,7 +255,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(which=sides, concurrency=st.integers(1, 4))
     def limit_concurrency(self, which: int, concurrency: int) -> None:
         project_id = self.tenants[which].project_id
-        self.wait(self.billing.limit_set(project_id, concurrency=concurrency))
+        self.wait(self.accounts.limit_set(project_id, concurrency=concurrency))
         self.model.concurrency[project_id] = concurrency
 
     @rule(
@@ -352,7 +352,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if not hasattr(self, "model"):
             return
         type(self).steps += 1
-        found = self.wait(self.billing.credit_show(self.organization.organization_id))
+        found = self.wait(self.accounts.credit_show(self.organization.organization_id))
         expected = self.model.balance()
         shown = Balance(
             found.available_picousd,

@@ -236,7 +236,7 @@ BUGS = {
     ),
     "a hold in doubt is released before it is there": Bug(
         "ledger_store:LedgerStore.release_in_doubt",
-        "await resolutions.lock_account(connection, *{hold.organization_id for hold in holds})",
+        "await resolutions.lock_account_rows(connection, *{hold.organization_id for hold in holds})",
         "",
         ("services/ledger/test_doubts.py",),
     ),
@@ -357,7 +357,7 @@ BUGS = {
         ("services/ledger/test_recovery.py",),
     ),
     "the sweep marks without the account's lock": SqlBug(
-        "resolutions:lock_account",
+        "resolutions:lock_account_rows",
         "ORDER BY organization_id FOR UPDATE",
         "ORDER BY organization_id",
         ("services/ledger/test_unsettled_marks.py",),

@@ -31,7 +31,7 @@ from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.excess import Excess
 from tollkeeper.services.alerts import Alerts, DeliveryFailed
-from tollkeeper.services.ledger.billing import Billing
+from tollkeeper.services.ledger.accounts import Accounts
 from tollkeeper.services.ledger.caps import Caps
 from tollkeeper.settings import Settings, SettingsError
 from tollkeeper.storage import alerts as stored_alerts
@@ -51,7 +51,7 @@ async def apart(shared_conninfo: str) -> AsyncIterator[Process]:
 @pytest.fixture
 async def fresh(apart: Process) -> AsyncIterator[Process]:
     yield apart
-    async with apart.database.reading() as connection:
+    async with apart.database.autocommit() as connection:
         await connection.execute("TRUNCATE alerts, alert_observations, alert_deliveries")
 
 
@@ -93,7 +93,7 @@ async def _spend(process: Process, tenant: LedgerTenant, amount: int) -> None:
 
 async def test_a_cap_and_a_credit_at_80_and_at_100_percent(fresh: Process) -> None:
     tenant = await make_tenant(fresh.database, credit=100)
-    billing = Billing(fresh.database, LIMITS)
+    accounts = Accounts(fresh.database, LIMITS)
     caps = Caps(fresh.database, LIMITS)
     await caps.cap_set(tenant.organization_id, 50, CapPeriod.TOTAL)
     alerts = _alerts(fresh)
@@ -108,7 +108,7 @@ async def test_a_cap_and_a_credit_at_80_and_at_100_percent(fresh: Process) -> No
     assert _told(await alerts.check(), organization) == [("cap", "cleared", 100)]
     await _spend(fresh, tenant, 50)
     assert _told(await alerts.check(), organization) == [("credit", "raised", 100)]
-    await billing.credit_grant(organization, 100)
+    await accounts.credit_grant(organization, 100)
     assert _told(await alerts.check(), organization) == [("credit", "cleared", 100)]
 
 
@@ -179,8 +179,8 @@ async def test_caps_by_period_are_told_apart(fresh: Process) -> None:
 
 async def test_an_organization_that_is_stopped_by_its_overage(fresh: Process) -> None:
     tenant = await make_tenant(fresh.database, credit=100)
-    billing, organization = Billing(fresh.database, LIMITS), tenant.organization_id
-    await billing.overage_set(organization, 10)
+    accounts, organization = Accounts(fresh.database, LIMITS), tenant.organization_id
+    await accounts.overage_set(organization, 10)
     alerts = _alerts(fresh)
     hold = await held(fresh, tenant, 50)
     await fresh.ledger.resolve(settlement(hold, 150), hold)
@@ -192,10 +192,10 @@ async def test_an_organization_that_is_stopped_by_its_overage(fresh: Process) ->
     assert (told.alert.kind.value, told.state.value) == ("stopped", "raised")
     assert "-0.00000000005 USD" in told.alert.detail
     # A grant alone does not clear the alert.
-    await billing.credit_grant(organization, 200)
+    await accounts.credit_grant(organization, 200)
     kinds = {kind for kind, _, _ in _told(await alerts.check(), organization)}
     assert "stopped" not in kinds
-    await billing.overage_clear(organization)
+    await accounts.overage_clear(organization)
     assert _told(await alerts.check(), organization) == [("stopped", "cleared", 100)]
 
 
@@ -216,7 +216,7 @@ async def test_a_backend_without_healthy_replicas(fresh: Process) -> None:
     assert _told(await alerts.check(), "b") == [("backend_down", "raised", 100)]
     assert _told(await alerts.check(), "b") == []
     backend.ready = True
-    async with fresh.database.reading() as connection:
+    async with fresh.database.autocommit() as connection:
         await connection.execute("UPDATE alert_observations SET expires_at = now() - interval '1s'")
     assert _told(await alerts.check(), "b") == [("backend_down", "cleared", 100)]
 
@@ -232,17 +232,17 @@ async def test_a_model_that_exceeded_its_hold(fresh: Process) -> None:
     [standing] = [one for one in await alerts.alert_list() if one.kind == "exceeded_hold"]
     assert standing.subject == {"model": "example/new", "backend": "b"}
     assert "cost 160 USD, although its hold was 10 USD" in standing.detail
-    async with fresh.database.reading() as connection:
+    async with fresh.database.autocommit() as connection:
         await connection.execute(
             "UPDATE observed_excesses SET noted_at = noted_at - interval '25 hours'"
         )
     assert _told(await alerts.check(), "b") == [("exceeded_hold", "cleared", 100)]
-    async with fresh.database.reading() as connection:
+    async with fresh.database.autocommit() as connection:
         await connection.execute(
             "UPDATE observed_excesses SET noted_at = noted_at - interval '30 days'"
         )
     await alerts.check()
-    async with fresh.database.reading() as connection:
+    async with fresh.database.autocommit() as connection:
         cursor = await connection.execute("SELECT count(*) FROM observed_excesses")
         assert await cursor.fetchone() == (0,)
 
@@ -349,13 +349,13 @@ async def test_a_delivery_that_failed_is_tried_again(
     receiver.statuses = [500, 302]
     posting.note_usage_report("retried", "It does not fit.")
     await posting.check()
-    async with fresh.database.reading() as connection:
+    async with fresh.database.autocommit() as connection:
         # Keep only the alert of this backend, because tenants of other tests also cause alerts.
         await connection.execute("DELETE FROM alert_deliveries WHERE body NOT LIKE '%retried%'")
     for _ in range(2):
         assert await posting.deliver() == 0
         assert await posting.deliver() == 0  # not due yet
-        async with fresh.database.reading() as connection:
+        async with fresh.database.autocommit() as connection:
             await connection.execute("UPDATE alert_deliveries SET due_at = now()")
     assert await posting.deliver() == 1
     # A redirect is not followed.
@@ -369,7 +369,7 @@ async def test_alerts_go_on_after_the_clock_was_set_back(posting: Alerts, fresh:
     await _spend(fresh, tenant, 80)
     posting.note_usage_report("ahead", "It does not fit.")
     assert _told(await posting.check(), "ahead") == [("usage_report", "raised", 100)]
-    async with fresh.database.reading() as connection:
+    async with fresh.database.autocommit() as connection:
         await connection.execute("UPDATE alert_deliveries SET due_at = now() + interval '1 day'")
         await connection.execute(
             "UPDATE alert_observations SET expires_at = now() + interval '1 day'"
@@ -383,7 +383,7 @@ async def test_an_observation_after_the_clock_was_set_back_is_kept(fresh: Proces
     backend.ready = False
     alerts = _alerts(fresh, b=backend)
     assert _told(await alerts.check(), "b") == [("backend_down", "raised", 100)]
-    async with fresh.database.reading() as connection:
+    async with fresh.database.autocommit() as connection:
         await connection.execute(
             "UPDATE alert_observations SET expires_at = now() + interval '1 day'"
         )
@@ -405,7 +405,7 @@ async def test_the_queue_is_bounded(
     for number in range(5):
         posting.note_usage_report(f"backend {number}", "It does not fit.")
     await posting.check()
-    async with fresh.database.reading() as connection:
+    async with fresh.database.autocommit() as connection:
         cursor = await connection.execute("SELECT count(*) FROM alert_deliveries")
         assert await cursor.fetchall() == [(3,)]
 
@@ -426,7 +426,7 @@ async def test_what_is_unsettled_for_more_than_an_hour(fresh: Process) -> None:
     hold = await held(fresh, tenant, 1)
     await fresh.ledger.mark_unsettled(hold, "nobody knows")
     assert _states(await alerts.check(), "unsettled") == []
-    async with fresh.database.reading() as connection:
+    async with fresh.database.autocommit() as connection:
         await connection.execute(
             "UPDATE unsettled_marks SET marked_at = now() - interval '2h' WHERE reservation_id = %s",
             (hold.id,),
@@ -443,6 +443,6 @@ async def test_a_negative_balance(fresh: Process) -> None:
     await fresh.ledger.resolve(settlement(hold, 30))
     told = _told(await alerts.check(), tenant.organization_id)
     assert sorted(told) == [("credit", "raised", 100), ("negative_balance", "raised", 100)]
-    await Billing(fresh.database, LIMITS).credit_grant(tenant.organization_id, 100)
+    await Accounts(fresh.database, LIMITS).credit_grant(tenant.organization_id, 100)
     told = _told(await alerts.check(), tenant.organization_id)
     assert sorted(told) == [("credit", "cleared", 100), ("negative_balance", "cleared", 100)]

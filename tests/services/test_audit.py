@@ -50,11 +50,11 @@ async def test_every_change_of_a_tenant_is_recorded(gateway: Gateway, tenant: Te
         await services.admin_keys.admin_key_revoke(organization, admin.id)
         await services.organizations.organization_grant_check(organization, "kyc")
         await services.organizations.organization_revoke_check(organization, "kyc")
-        await services.billing.credit_grant(organization, 5 * 10**12, "first")
+        await services.accounts.credit_grant(organization, 5 * 10**12, "first")
         await services.caps.cap_set(organization, 10**12, CapPeriod.MONTH)
         await services.caps.cap_set(organization, 2 * 10**12, CapPeriod.TOTAL, project)
         await services.caps.cap_clear(organization)
-        await services.billing.limit_set(project, 100, "default")
+        await services.accounts.limit_set(project, 100, "default")
         await services.projects.project_archive(organization, project)
     found = list(reversed(await _entries(gateway, tenant)))[4:]
     assert [entry.change.operation for entry in found] == [
@@ -136,7 +136,7 @@ async def test_what_is_refused_or_changes_nothing_leaves_no_entry(
             await change()
 
     await refused(
-        StateConflict, lambda: services.billing.credit_grant(tenant.organization_id, -(10**12))
+        StateConflict, lambda: services.accounts.credit_grant(tenant.organization_id, -(10**12))
     )
     await refused(
         NotFound,

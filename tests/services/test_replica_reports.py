@@ -71,7 +71,7 @@ async def test_reports_go_with_their_process(scripted: ScriptedGateway) -> None:
 async def test_old_reports_are_not_shown(scripted: ScriptedGateway) -> None:
     services = scripted.gateway.services
     assert await _published(services)
-    async with services.database.reading() as connection:
+    async with services.database.autocommit() as connection:
         await connection.execute(
             "UPDATE replica_reports SET reported_at = now() - interval '2 minutes'"
         )
@@ -87,7 +87,7 @@ async def test_a_report_of_another_version_is_read_as_far_as_it_can_be(
         ('[{"backend": "b", "url": "u", "state": "resting", "moon": "full"}]', ["resting"]),
         ('{"other": "form"}', []),
     ):
-        async with services.database.reading() as connection:
+        async with services.database.autocommit() as connection:
             await connection.execute("UPDATE replica_reports SET report = %s::jsonb", (report,))
         (found,) = await services.replica_reports.replica_report_list()
         assert [replica.state for replica in found.replicas] == states

@@ -221,7 +221,7 @@ async def test_the_pool_logs_no_password(caplog: pytest.LogCaptureFixture) -> No
     with caplog.at_level(logging.DEBUG):
         await database.open()
         with pytest.raises(Unavailable) as refused:
-            async with database.reading():
+            async with database.autocommit():
                 pass
         await database.close()
     shown = [str(refused.value), repr(refused.value.__cause__), repr(database), caplog.text]

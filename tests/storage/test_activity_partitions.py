@@ -27,7 +27,7 @@ def _today() -> date:
 
 
 async def _days(books: Books) -> list[date]:
-    async with books.services.database.reading() as connection:
+    async with books.services.database.autocommit() as connection:
         return await activity_partitions.find_days(connection)
 
 

@@ -168,7 +168,7 @@ async def test_the_database_refuses(process: Process, wrong: str) -> None:
         "settled": settled.id,
     }
     with pytest.raises(error):
-        async with process.database.reading() as connection:
+        async with process.database.autocommit() as connection:
             await connection.execute(query, values)
 
 

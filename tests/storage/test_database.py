@@ -28,7 +28,7 @@ _RENAME = "UPDATE organizations SET name = %s WHERE id = %s"
 
 
 async def _exists(database: Database, identity: object) -> bool:
-    async with database.reading() as connection:
+    async with database.autocommit() as connection:
         cursor = await connection.execute("SELECT FROM organizations WHERE id = %s", (identity,))
         return await cursor.fetchone() is not None
 
@@ -74,7 +74,7 @@ async def _terminate_itself(connection: Connection) -> None:
 
 async def test_lost_connection_is_unavailable_and_then_replaced(database: Database) -> None:
     with pytest.raises(Unavailable) as lost:
-        async with database.reading() as connection:
+        async with database.autocommit() as connection:
             await _terminate_itself(connection)
     assert lost.value.retry_after_s is not None
     assert not await _exists(database, uuid4())
@@ -110,7 +110,7 @@ async def test_one_of_two_that_wait_for_each_other_is_told_to_try_again(database
     (refused,) = [error for error in ended if error is not None]
     assert isinstance(refused, Contention)
     assert refused.retry_after_s is not None
-    async with database.reading() as connection:
+    async with database.autocommit() as connection:
         cursor = await connection.execute(
             "SELECT DISTINCT name FROM organizations WHERE id = ANY(%s)", ([first, second],)
         )
@@ -119,12 +119,12 @@ async def test_one_of_two_that_wait_for_each_other_is_told_to_try_again(database
 
 async def test_mistake_of_ours_is_not_called_unavailable(database: Database) -> None:
     with pytest.raises(psycopg.errors.UndefinedTable):
-        async with database.reading() as connection:
+        async with database.autocommit() as connection:
             await connection.execute("SELECT * FROM no_such_table")
 
 
 async def test_every_connection_has_its_bounds(database: Database) -> None:
-    async with database.reading() as connection:
+    async with database.autocommit() as connection:
         for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
             cursor = await connection.execute("SELECT current_setting(%s)", (name,))
             assert await cursor.fetchone() != ("0",)
@@ -202,7 +202,7 @@ async def test_one_organization_cannot_use_up_the_pool(conninfo: str) -> None:
     begun, go_on = asyncio.Queue[str](), asyncio.Event()
 
     async def hold_one(organization: str) -> None:
-        async with database.reading(organization):
+        async with database.autocommit(organization):
             begun.put_nowait(organization)
             await go_on.wait()
 
@@ -214,7 +214,7 @@ async def test_one_organization_cannot_use_up_the_pool(conninfo: str) -> None:
             group.create_task(hold_one("quiet"))
             assert await begun.get() == "quiet"
             # The gateway's own work needs no turn, however many requests wait for one.
-            async with database.reading(), database.transaction():
+            async with database.autocommit(), database.transaction():
                 assert begun.empty()
             go_on.set()
         assert begun.qsize() == 7
@@ -227,7 +227,7 @@ async def test_who_waits_too_long_for_a_turn_is_refused_and_leaves_no_trace(conn
     await database.open()
     await database._pool.wait(20)
     try:
-        async with database.reading("busy"):
+        async with database.autocommit("busy"):
             with pytest.raises(Unavailable, match="busy"):
                 async with database.snapshot("busy"):
                     pass
@@ -297,7 +297,7 @@ async def test_waiting_for_a_busy_pool_is_not_ended_by_another_failure(conninfo:
     database = Database(conninfo, pool_size=1, pool_timeout_s=20, statement_timeout_s=20)
     await database.open()
     try:
-        async with database.reading():
+        async with database.autocommit():
             waiting = asyncio.create_task(_exists(database, uuid4()))
             await asyncio.sleep(0.1)
             began_at = asyncio.get_running_loop().time() - 10

@@ -281,7 +281,7 @@ async def test_two_servers_with_half_of_the_organizations_each(
         spent = await asyncio.gather(_use(one, owned[0]), _use(two, owned[1]))
         for process, mine, cost in zip((one, two), owned, spent, strict=True):
             assert await differences(process.database) == []
-            async with process.database.reading() as connection:
+            async with process.database.autocommit() as connection:
                 cursor = await connection.execute("SELECT organization_id, settled FROM accounts")
                 rows = await cursor.fetchall()
             assert {row[0] for row in rows} == mine

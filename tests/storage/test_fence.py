@@ -144,7 +144,7 @@ async def test_connections_to_an_old_server_are_closed(servers: Servers) -> None
     await database.open()
     where = "SELECT inet_server_port()"
     try:
-        async with database.reading() as connection:
+        async with database.autocommit() as connection:
             assert await (await connection.execute(where)).fetchone() == (servers.old.port,)
             servers.new.promote()
             await database.close_old_connections()
@@ -152,7 +152,7 @@ async def test_connections_to_an_old_server_are_closed(servers: Servers) -> None
                 await connection.execute(where)
             with pytest.raises(Unavailable):
                 raise database._translated(psycopg.OperationalError())
-        async with database.reading() as connection:
+        async with database.autocommit() as connection:
             assert await (await connection.execute(where)).fetchone() == (servers.new.port,)
     finally:
         await database.close()
@@ -177,7 +177,7 @@ async def test_a_connection_that_is_closed_while_the_pool_opens_it_is_not_used(
     await database.open()
     try:
         for _ in range(3):
-            async with database.reading() as connection:
+            async with database.autocommit() as connection:
                 await connection.execute("SELECT 1")
     finally:
         await database.close()
@@ -223,7 +223,7 @@ async def test_two_copies_that_reached_the_same_timeline_are_told_apart(servers:
         assert await servers.fence(one, file="seen").survey()
         database = Database(servers.conninfo(one), pool_size=2, seen_file=servers.folder / "seen")
         await database.open()
-        async with database.reading() as connection:
+        async with database.autocommit() as connection:
             assert await (await connection.execute("SELECT 1")).fetchone() == (1,)
         await database.close()
         # A restart keeps the timeline and its history.

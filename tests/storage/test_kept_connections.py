@@ -45,7 +45,7 @@ async def _backend(database: Database) -> int:
 async def test_the_next_transaction_has_the_same_connection(database: Database) -> None:
     first = await _backend(database)
     # The pool hands out its connections in turn, so it would give another connection.
-    async with database.reading():
+    async with database.autocommit():
         assert await _backend(database) == first
     assert await _backend(database) == first
 
@@ -59,7 +59,7 @@ async def test_only_other_statements_are_planned_for_the_size_of_tables(database
         # The pool hands out its connections in turn, so one of these is the one of the ledger.
         backends = set()
         for _ in range(6):
-            async with database.reading() as connection:
+            async with database.autocommit() as connection:
                 cursor = await connection.execute(_SETTINGS.sql)
                 assert await cursor.fetchall() == [("on", "auto")]
                 cursor = await connection.execute(_WHO.sql)
@@ -116,7 +116,7 @@ async def test_connections_that_the_gateway_closed_are_not_used(database: Databa
     async with database.round_trips() as trips:
         [[(backend,)]] = await _read_after_hanging_up(trips.connection, trips.run(_WHO.bind()))
     backends = {backend}
-    async with database.reading() as connection:
+    async with database.autocommit() as connection:
         assert isinstance(connection, WatchedConnection)
         cursor = await _read_after_hanging_up(connection, connection.execute(_WHO.sql))
         backends |= {row[0] for row in await cursor.fetchall()}
@@ -129,7 +129,7 @@ async def test_a_message_of_the_server_does_not_end_an_idle_connection(database:
     [connection] = database._kept._idle
     assert not connection.is_lost()
     await connection.execute("LISTEN test_kept_connections")
-    async with database.reading() as other:
+    async with database.autocommit() as other:
         await other.execute("NOTIFY test_kept_connections")
     select.select([connection.pgconn.socket], [], [], 20)
     assert await _backend(database) == backend
@@ -141,7 +141,7 @@ async def _backends_of_all_connections(database: Database) -> set[int]:
         trips = [await stack.enter_async_context(database.round_trips()) for _ in range(2)]
         backends = {(await each.run(_WHO.bind()))[0][0][0] for each in trips}
         for _ in range(4):
-            connection = await stack.enter_async_context(database.reading())
+            connection = await stack.enter_async_context(database.autocommit())
             cursor = await connection.execute(_WHO.sql)
             backends |= {row[0] for row in await cursor.fetchall()}
     assert len(backends) == 6
@@ -174,7 +174,7 @@ async def test_an_answer_that_arrived_while_the_process_was_paused_is_read(
     database = Database(conninfo, pool_size=1, pool_timeout_s=20, statement_timeout_s=0.4)
     await database.open()
     try:
-        async with database.reading() as connection:
+        async with database.autocommit() as connection:
             reading = await _sent(connection, connection.execute("SELECT pg_sleep(0.1)"))
             time.sleep(1)  # noqa: ASYNC251 - pauses the whole process
             await reading

@@ -153,7 +153,7 @@ OPENED = re.compile(r"\bon (?:public\.)?((?:reservations|resolutions|overages)_\
 async def plan_of(process: Process, bound: BoundStatement) -> str:
     """Runs a prepared statement as the ledger does, rolls it back, and returns its plan."""
     statement, texts = bound
-    async with process.database.reading() as connection:
+    async with process.database.autocommit() as connection:
         await connection.execute(
             f"PREPARE {statement.name}_plan AS {statement.numbered}".encode(), prepare=False
         )

@@ -74,7 +74,7 @@ async def test_roll_ups_count_every_record_once(books: Books) -> None:
 
     await asyncio.gather(*(write(batch) for batch in batches))
     time = TimeRange(_START_S, _START_S + 6 * STEP_S)
-    async with database.reading() as connection:
+    async with database.autocommit() as connection:
         by_tenant = await traffic.count_by_step(
             connection, TrafficFilter(organization_id=books.organization), time
         )
@@ -131,7 +131,7 @@ async def test_a_batch_that_waits_for_the_same_record_counts_it_once(books: Book
     await waiting
     time = TimeRange(_START_S, _START_S + 6 * STEP_S)
     of_tenant = TrafficFilter(organization_id=books.organization)
-    async with database.reading() as connection:
+    async with database.autocommit() as connection:
         counted = await traffic.count_by_step(connection, of_tenant, time)
         latencies = await traffic.count_latencies(connection, time)
     assert sum(one.requests for one in counted) == 4
@@ -165,7 +165,7 @@ async def test_filters_of_the_roll_up(books: Books) -> None:
         model="model-2-1",
         status=StatusRange(400, 499),
     )
-    async with books.services.database.reading() as connection:
+    async with books.services.database.autocommit() as connection:
         found = await traffic.count_by_step(connection, wanted, time)
         of_nobody = await traffic.count_by_step(
             connection, TrafficFilter(organization_id=OrganizationId(uuid4())), time
@@ -179,7 +179,7 @@ async def test_verdicts_are_counted_by_probability(books: Books) -> None:
     records = _records(books, 80, seed=3)
     await written(books.services.activity, *records)
     day = _START_S // 86_400
-    async with books.services.database.reading() as connection:
+    async with books.services.database.autocommit() as connection:
         by_day, by_probability = await verdict_counts.count_of_policy(
             connection, books.organization, _POLICY, DayRange(day, day + 1)
         )
@@ -199,7 +199,7 @@ async def test_what_is_older_than_the_records_is_deleted(books: Books) -> None:
     database = books.services.database
     time = TimeRange(999_999_000, 1_000_001_000)
     wanted = TrafficFilter(organization_id=books.organization)
-    async with database.reading() as connection:
+    async with database.autocommit() as connection:
         assert len(await traffic.count_by_step(connection, wanted, time)) == 1
         await rollups.delete_before(connection, 1_000_100_000)
         assert await traffic.count_by_step(connection, wanted, time) == []
@@ -234,7 +234,7 @@ async def test_reports_of_days_say_the_same_by_hour_and_by_day(books: Books) -> 
     parts = [
         TimeRange(_LONG_AGO_S + day * 86_400, _LONG_AGO_S + (day + 1) * 86_400) for day in range(5)
     ]
-    async with books.services.database.reading() as connection:
+    async with books.services.database.autocommit() as connection:
 
         async def requests(time: TimeRange) -> int:
             found = await traffic.sum_by_backend(connection, time)

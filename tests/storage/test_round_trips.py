@@ -30,17 +30,17 @@ _SLOW_LENGTH = Statement("test_slow_length", "SELECT length(%s::text), pg_sleep(
 async def database(conninfo: str) -> AsyncIterator[Database]:
     made = Database(conninfo, pool_size=2, pool_timeout_s=20, statement_timeout_s=20)
     await made.open()
-    async with made.reading() as connection:
+    async with made.autocommit() as connection:
         await connection.execute("DROP TABLE IF EXISTS trips")
         await connection.execute("CREATE TABLE trips (id integer PRIMARY KEY, text text)")
     yield made
-    async with made.reading() as connection:
+    async with made.autocommit() as connection:
         await connection.execute("DROP TABLE trips")
     await made.close()
 
 
 async def _texts(database: Database) -> dict[int, str]:
-    async with database.reading() as connection:
+    async with database.autocommit() as connection:
         cursor = await connection.execute("SELECT id, text FROM trips")
         return dict(await cursor.fetchall())
 
@@ -109,7 +109,7 @@ async def test_a_transaction_of_one_round_trip_is_whole(database: Database) -> N
 
 async def test_a_commit_that_is_refused_raises(database: Database) -> None:
     """A deferred constraint is checked by the commit, after every statement has succeeded."""
-    async with database.reading() as connection:
+    async with database.autocommit() as connection:
         await connection.execute(
             "ALTER TABLE trips ADD other integer REFERENCES trips DEFERRABLE INITIALLY DEFERRED"
         )
@@ -273,7 +273,7 @@ async def _until_somebody_waits(conninfo: str, holder: int) -> None:
     onlooker = Database(conninfo, pool_size=1, pool_timeout_s=20, statement_timeout_s=20)
     await onlooker.open()
     try:
-        async with asyncio.timeout(20), onlooker.reading() as connection:
+        async with asyncio.timeout(20), onlooker.autocommit() as connection:
             while True:
                 cursor = await connection.execute(
                     "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))",

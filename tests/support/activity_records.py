@@ -80,9 +80,9 @@ class UnsteadyDatabase(Database):
         self.refused = asyncio.Event()
 
     @asynccontextmanager
-    async def reading(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:
+    async def autocommit(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:
         self._require()
-        async with self._real.reading(organization) as connection:
+        async with self._real.autocommit(organization) as connection:
             yield connection
 
     @asynccontextmanager

@@ -60,10 +60,10 @@ class Books:
         return made
 
     async def grant(self, amount: int) -> None:
-        await self.services.billing.credit_grant(self.organization, amount)
+        await self.services.accounts.credit_grant(self.organization, amount)
 
     async def balance(self) -> dict[str, int]:
-        found = await self.services.billing.credit_show(self.organization)
+        found = await self.services.accounts.credit_show(self.organization)
         return {
             "granted": found.granted_picousd,
             "available": found.available_picousd,
@@ -85,7 +85,7 @@ class Books:
         return int(rows[0][0])
 
     async def sql(self, statement: LiteralString, *parameters: object) -> list[tuple[Any, ...]]:
-        async with self.services.database.reading() as connection:
+        async with self.services.database.autocommit() as connection:
             cursor = await connection.execute(statement, parameters)
             return [] if cursor.description is None else await cursor.fetchall()
 

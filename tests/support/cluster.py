@@ -193,7 +193,7 @@ class Cluster:
         async with asyncio.timeout(_PATIENCE_S):
             while good < _POOL_SIZE:
                 try:
-                    async with self.services.database.reading() as connection:
+                    async with self.services.database.autocommit() as connection:
                         await connection.execute("SELECT")
                 except Unavailable:
                     good = 0

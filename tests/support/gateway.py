@@ -109,7 +109,7 @@ class Gateway:
             "now": self.clock(),
             "credit": credit,
         }
-        async with self.services.database.reading() as connection:
+        async with self.services.database.autocommit() as connection:
             await connection.execute(_CREATE_TENANT, values)
             if forgets_excesses:
                 await connection.execute("DELETE FROM observed_excesses")

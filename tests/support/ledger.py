@@ -23,7 +23,7 @@ from tollkeeper.services.request_ids import new_request_id
 from tollkeeper.storage import processes, project_keys
 from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.ledger_store import LedgerStore
-from tollkeeper.storage.resolutions import lock_account
+from tollkeeper.storage.resolutions import lock_account_rows
 from tollkeeper.storage.verification import (
     INVARIANTS,
     ROWS,
@@ -247,19 +247,19 @@ async def rotate(database: Database, old: LedgerTenant, new: LedgerTenant) -> No
     """Creates the key of `new` as the replacement of the key of `old`, which stays valid."""
     await _add_key(database, new)
     async with database.transaction() as connection:
-        await lock_account(connection, old.organization_id)
+        await lock_account_rows(connection, old.organization_id)
         key = await project_keys.find(connection, old.organization_id, old.key_id)
         assert key is not None
         assert await project_keys.replace(connection, key, new.key_id, 2**33)
 
 
 async def run(database: Database, query: LiteralString, *values: Any) -> int:
-    async with database.reading() as connection:
+    async with database.autocommit() as connection:
         return (await connection.execute(query, values)).rowcount
 
 
 async def rows(database: Database, query: LiteralString, *values: Any) -> list[tuple[Any, ...]]:
-    async with database.reading() as connection:
+    async with database.autocommit() as connection:
         return await (await connection.execute(query, values)).fetchall()
 
 
@@ -269,7 +269,7 @@ async def count(database: Database, query: LiteralString, *values: Any) -> int:
 
 
 async def register(process: Process) -> None:
-    async with process.database.reading() as connection:
+    async with process.database.autocommit() as connection:
         await processes.heartbeat(connection, process.id)
 
 
@@ -332,7 +332,7 @@ _VERIFYING_MAX = 8
 async def _verifying_connection(database: Database) -> AsyncIterator[Connection]:
     """Opens a snapshot on a connection that stays open and keeps its plans. Planning all queries takes ten
     times as long as reading the rows of one organization."""
-    async with database.reading() as connection:
+    async with database.autocommit() as connection:
         dsn = connection.info.dsn
     verifying = _verifying.pop(dsn, None)
     if verifying is None or await _is_lost(verifying):

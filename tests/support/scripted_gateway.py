@@ -160,7 +160,7 @@ class ScriptedGateway:
         organization_id = self.tenant.organization_id
         self.verified.add(organization_id)
         await self.verify_books(organization_id)
-        async with self.gateway.services.database.reading() as connection:
+        async with self.gateway.services.database.autocommit() as connection:
             cursor = await connection.execute(_BALANCE, (self.tenant.organization_id,))
             row = await cursor.fetchone()
         assert row is not None
@@ -177,7 +177,7 @@ class ScriptedGateway:
         assert await differences(services.database, *only, age_s=0, lease_s=3600) == []
 
     async def grant(self, amount: int) -> None:
-        await self.gateway.services.billing.credit_grant(
+        await self.gateway.services.accounts.credit_grant(
             self.tenant.organization_id, amount, "test"
         )
 
@@ -201,7 +201,7 @@ class ScriptedGateway:
         return len(self.upstream.requests), rows[0][0]
 
     async def sql(self, statement: LiteralString, *parameters: object) -> list[tuple[Any, ...]]:
-        async with self.gateway.services.database.reading() as connection:
+        async with self.gateway.services.database.autocommit() as connection:
             cursor = await connection.execute(statement, parameters)
             return [] if cursor.description is None else await cursor.fetchall()
 

@@ -193,7 +193,7 @@ async def _make_client(config: Path, conninfo: str, name: str, credit: int | Non
         _, key = await services.project_keys.project_key_create_by_operator(
             project.id, "trial", PROJECT_KEY_PERMISSIONS, None
         )
-        await services.billing.credit_grant(organization.id, credit or 10**15, "trial")
+        await services.accounts.credit_grant(organization.id, credit or 10**15, "trial")
         return key
 
 

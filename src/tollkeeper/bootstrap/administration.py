@@ -18,7 +18,7 @@ from tollkeeper.storage.database import Database
 
 if TYPE_CHECKING:
     from tollkeeper.services.audit import Audit
-    from tollkeeper.services.ledger.billing import Billing
+    from tollkeeper.services.ledger.accounts import Accounts
     from tollkeeper.services.ledger.caps import Caps
     from tollkeeper.services.ledger.costs import Costs
     from tollkeeper.services.ledger.payments import Payments
@@ -135,10 +135,10 @@ class Administration:
         )
 
     @cached_property
-    def billing(self) -> "Billing":
-        from tollkeeper.services.ledger.billing import Billing
+    def accounts(self) -> "Accounts":
+        from tollkeeper.services.ledger.accounts import Accounts
 
-        return Billing(self.database, self.project_limits)
+        return Accounts(self.database, self.project_limits)
 
     @cached_property
     def caps(self) -> "Caps":

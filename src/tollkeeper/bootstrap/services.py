@@ -153,7 +153,7 @@ def build_services(
         models=models,
         plans=Plans(models, catalog, backends, isolation),
         costs=administration.costs,
-        billing=administration.billing,
+        accounts=administration.accounts,
         payments=administration.payments,
         statements=administration.statements,
         caps=administration.caps,

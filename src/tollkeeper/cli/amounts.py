@@ -13,7 +13,7 @@ from tollkeeper.domain.percent import BASIS_POINTS, basis_points_of
 from tollkeeper.domain.reports import TIME_MAX
 
 if TYPE_CHECKING:
-    from tollkeeper.services.ledger.billing import LimitChange
+    from tollkeeper.services.ledger.accounts import LimitChange
 
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 # About a hundred years.

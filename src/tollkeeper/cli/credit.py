@@ -67,7 +67,7 @@ async def credit_withdraw(
 async def _grant_credit(
     services: Services, organization: str, amount: int, note: str, kind: GrantKind | None
 ) -> Record:
-    grant = await services.billing.credit_grant(
+    grant = await services.accounts.credit_grant(
         await services.names.organization_named(organization), amount, note, kind
     )
     return Record(
@@ -90,7 +90,7 @@ async def credit_list(
     limit: LimitOption = 20,
 ) -> Listing:
     """List an organization's grants and withdrawals, newest first."""
-    grants = await services.billing.credit_list(
+    grants = await services.accounts.credit_list(
         await services.names.organization_named(organization),
         until=TIME_MAX if until is None else until,
         limit=limit,
@@ -168,7 +168,7 @@ async def credit_show(services: Services, organization: OrganizationArgument) ->
     The command shows the granted credit and the parts into which it is divided: available, held for
     calls in flight, settled (spent), and unsettled (held for calls whose cost is unknown)."""
     organization_id = await services.names.organization_named(organization)
-    balance = await services.billing.credit_show(organization_id)
+    balance = await services.accounts.credit_show(organization_id)
     return Record({"organization_id": organization_id, **balance_view(balance)})
 
 

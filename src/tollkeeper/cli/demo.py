@@ -132,7 +132,7 @@ async def _demo_tenant(settings: Settings, conninfo: str) -> DemoTenant:
             services.projects,
             services.admin_keys,
             services.project_keys,
-            services.billing,
+            services.accounts,
         ).demo_create()
     _write_private_file(path, json.dumps(dataclasses.asdict(tenant)))
     return tenant

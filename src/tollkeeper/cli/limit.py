@@ -12,7 +12,7 @@ from tollkeeper.cli.output import Record
 from tollkeeper.services.use_cases import Services
 
 if TYPE_CHECKING:
-    from tollkeeper.services.ledger.billing import Limit, LimitsInForce
+    from tollkeeper.services.ledger.accounts import Limit, LimitsInForce
 
 app = noun_app("Set and show the request limits of a project.")
 
@@ -47,13 +47,13 @@ async def limit_set(
     if requests_per_minute is None and concurrency is None:
         raise typer.BadParameter("Give --requests-per-minute, --concurrency, or both.")
     project_id = await services.names.project_named(project)
-    return _record(await services.billing.limit_set(project_id, requests_per_minute, concurrency))
+    return _record(await services.accounts.limit_set(project_id, requests_per_minute, concurrency))
 
 
 @service_command(app, "show", example="tollkeeper limit show Web")
 async def limit_show(services: Services, project: ProjectArgument) -> Record:
     """Show a project's limits and whether they are defaults."""
-    return _record(await services.billing.limit_show(await services.names.project_named(project)))
+    return _record(await services.accounts.limit_show(await services.names.project_named(project)))
 
 
 def _record(limits: "LimitsInForce") -> Record:

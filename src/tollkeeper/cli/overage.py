@@ -19,7 +19,7 @@ from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.use_cases import Services
 
 if TYPE_CHECKING:
-    from tollkeeper.services.ledger.billing import OverageUse
+    from tollkeeper.services.ledger.accounts import OverageUse
 
 app = noun_app("Limit how far an organization's balance may fall below 0.")
 
@@ -52,7 +52,7 @@ async def overage_set(
     organization_id = await services.names.organization_named(organization)
     bound_picousd = None if bound == _DEFAULT else bound
     return _record(
-        organization_id, await services.billing.overage_set(organization_id, bound_picousd)
+        organization_id, await services.accounts.overage_set(organization_id, bound_picousd)
     )
 
 
@@ -62,7 +62,7 @@ async def overage_clear(services: Services, organization: OrganizationArgument) 
 
     The organization's balance must be within the bound."""
     organization_id = await services.names.organization_named(organization)
-    return _record(organization_id, await services.billing.overage_clear(organization_id))
+    return _record(organization_id, await services.accounts.overage_clear(organization_id))
 
 
 @service_command(app, "show", example="tollkeeper overage show Acme")
@@ -71,7 +71,7 @@ async def overage_show(services: Services, organization: OrganizationArgument) -
 
     The output also says whether the organization's calls are stopped."""
     organization_id = await services.names.organization_named(organization)
-    return _record(organization_id, await services.billing.overage_show(organization_id))
+    return _record(organization_id, await services.accounts.overage_show(organization_id))
 
 
 @service_command(app, "models", example="tollkeeper overage models")

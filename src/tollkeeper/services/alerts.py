@@ -100,7 +100,7 @@ class Alerts:
 
     async def alert_list(self) -> list[StandingAlert]:
         """Returns the alerts that are raised now, as the last check of any gateway found them."""
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             return await alerts.find_standing(connection)
 
     async def check(self) -> list[AlertChange]:
@@ -153,8 +153,7 @@ class Alerts:
             await post(str(delivery.id), delivery.body)
         except DeliveryFailed as exc:
             if delivery.attempts < _ATTEMPTS_MAX:
-                # `reading` also allows single statements that write.
-                async with self._database.reading() as connection:
+                async with self._database.autocommit() as connection:
                     pause_s = _RETRY_BACKOFF.pause_s(delivery.attempts)
                     await alerts.delay_delivery(connection, delivery.id, pause_s)
                 _log.warning(
@@ -171,7 +170,7 @@ class Alerts:
             accepted = False
         else:
             accepted = True
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             await alerts.forget_delivery(connection, delivery.id)
         return accepted
 

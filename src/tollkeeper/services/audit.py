@@ -125,7 +125,7 @@ class Audit:
         """Returns a page of entries, newest first. `object_id` selects the changes of one
         object. `actor` selects the actors whose `kind:name` contains this text, ignoring case."""
         assert 1 <= limit <= AUDIT_PAGE_MAX
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             # One additional entry is read, to find out whether there is a next page.
             found = await audit.find_page(
                 connection,

@@ -44,7 +44,7 @@ class ConsoleSessions:
         """Returns the session, or None if it has ended. `used` is True for a user action, and False
         for a request that the page sends automatically."""
         now = self._clock()
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             found = await console_sessions.find(connection, digest)
         if found is None or found.expires_at <= now or found.seen_at + IDLE_S <= now:
             return None

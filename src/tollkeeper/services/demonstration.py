@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tollkeeper.domain.access import ADMIN_PERMISSIONS, PROJECT_KEY_PERMISSIONS
 from tollkeeper.domain.errors import StateConflict
 from tollkeeper.domain.money import picousd_from_usd
-from tollkeeper.services.ledger.billing import Billing
+from tollkeeper.services.ledger.accounts import Accounts
 from tollkeeper.services.tenants.admin_keys import AdminKeys
 from tollkeeper.services.tenants.organizations import Organizations
 from tollkeeper.services.tenants.project_keys import ProjectKeys
@@ -30,7 +30,7 @@ class Demonstration:
     projects: Projects
     admin_keys: AdminKeys
     project_keys: ProjectKeys
-    billing: Billing
+    accounts: Accounts
 
     async def demo_create(self) -> DemoTenant:
         try:
@@ -46,7 +46,7 @@ class Demonstration:
         _, project_key = await self.project_keys.project_key_create_by_operator(
             project.id, "demo app", PROJECT_KEY_PERMISSIONS, None
         )
-        await self.billing.credit_grant(
+        await self.accounts.credit_grant(
             organization.id, picousd_from_usd(DEMO_CREDIT_USD), "demo credit"
         )
         return DemoTenant(str(organization.id), str(project.id), admin_key, project_key)

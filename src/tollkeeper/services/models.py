@@ -30,7 +30,7 @@ class Models:
         model = self._current.catalog.find(model_id, param="model")
         if not model.required_checks and model.is_ready:
             return model
-        async with self._database.reading(caller.organization_id) as connection:
+        async with self._database.autocommit(caller.organization_id) as connection:
             checks = await organizations.checks_of(connection, caller.organization_id)
         access = model_access(model, checks)
         if access.locked:
@@ -45,13 +45,13 @@ class Models:
 
     async def model_read(self, caller: ProjectCaller, model_id: str) -> tuple[Model, ModelAccess]:
         model = self._current.catalog.find(model_id, param="model")
-        async with self._database.reading(caller.organization_id) as connection:
+        async with self._database.autocommit(caller.organization_id) as connection:
             checks = await organizations.checks_of(connection, caller.organization_id)
         return model, model_access(model, checks, is_allowed=caller.may_use(model.id))
 
     async def model_list(self, caller: ProjectCaller) -> list[tuple[Model, ModelAccess]]:
         """Returns the models that the caller can use now, each with the caller's access."""
-        async with self._database.reading(caller.organization_id) as connection:
+        async with self._database.autocommit(caller.organization_id) as connection:
             checks = await organizations.checks_of(connection, caller.organization_id)
         listed = [
             (model, model_access(model, checks, is_allowed=caller.may_use(model.id)))

@@ -40,14 +40,13 @@ class ReplicaReports:
             report for backend in self._backends.values() for report in backend.health().reports
         ]
         encoded = msgspec.json.encode(reports).decode()
-        # `reading` also allows single statements that write.
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             await replica_reports.write(connection, self._process_id, encoded)
 
     async def replica_report_list(self) -> list[ProcessReport]:
         """Returns the newest report of each gateway process that uses this database. Omits reports
         older than `_AGE_S_MAX`."""
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             stored = await replica_reports.find_fresh(connection, age_s_max=_AGE_S_MAX)
         return [ProcessReport(row.host, row.pid, row.age_s, _decoded(row.report)) for row in stored]
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tollkeeper.services.calls.token_counting import TokenCounting
     from tollkeeper.services.calls.traffic import Traffic
     from tollkeeper.services.clock import Clock
+    from tollkeeper.services.ledger.accounts import Accounts
     from tollkeeper.services.ledger.bill import BillReconciliation
-    from tollkeeper.services.ledger.billing import Billing
     from tollkeeper.services.ledger.bulk_resolution import BulkResolution
     from tollkeeper.services.ledger.caps import Caps
     from tollkeeper.services.ledger.costs import Costs
@@ -71,7 +71,7 @@ class Services:
     models: Models
     plans: Plans
     costs: Costs
-    billing: Billing
+    accounts: Accounts
     payments: Payments
     statements: Statements
     caps: Caps

@@ -158,9 +158,8 @@ class Database:
             await self._fence.survey()
 
     @asynccontextmanager
-    async def reading(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:
-        """Provides a connection on which each statement is its own transaction. Despite the name,
-        the statements may write.
+    async def autocommit(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:
+        """Provides a connection on which each statement is its own transaction.
 
         Pass `organization` for a client's request: organizations take turns, so that no
         organization can exhaust the pool. Omit `organization` for work of the gateway or an
@@ -205,8 +204,8 @@ class Database:
     @asynccontextmanager
     async def snapshot(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:
         """Runs a read-only transaction whose statements all see the same state of the database. See
-        `reading` for `organization`."""
-        async with self.reading(organization) as connection, connection.transaction():
+        `autocommit` for `organization`."""
+        async with self.autocommit(organization) as connection, connection.transaction():
             await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             yield connection
 
@@ -216,13 +215,13 @@ class Database:
     ) -> AsyncIterator[Connection]:
         """Runs a transaction, which is committed when the block ends, and rolled back if the block
         raises. Raises `ChangeInDoubt` if the answer to the commit is lost. If `within` is set, the
-        block belongs to the open transaction of that connection. See `reading` for
+        block belongs to the open transaction of that connection. See `autocommit` for
         `organization`."""
         if within is not None:
             yield within
             return
         is_committing = False
-        async with self.reading(organization) as connection:
+        async with self.autocommit(organization) as connection:
             try:
                 async with connection.transaction():
                     yield connection

@@ -184,7 +184,9 @@ class LedgerStore:
         accounts, because a transaction whose commit was not answered keeps the accounts locked
         until the transaction is committed or rolled back."""
         async with self._database.transaction() as connection:
-            await resolutions.lock_account(connection, *{hold.organization_id for hold in holds})
+            await resolutions.lock_account_rows(
+                connection, *{hold.organization_id for hold in holds}
+            )
             await resolutions.resolve(connection, [_release(hold) for hold in holds])
 
     async def resolve_all(self, batch: Sequence[Resolution]) -> Sequence[Ending]:
@@ -209,7 +211,9 @@ class LedgerStore:
         """Marks reservations as unsettled (of unknown cost) durably. Returns one result for each
         mark, in the order of `marks`. Safe to repeat."""
         async with self._database.transaction() as connection:
-            await resolutions.lock_account(connection, *{mark.organization_id for mark in marks})
+            await resolutions.lock_account_rows(
+                connection, *{mark.organization_id for mark in marks}
+            )
             marked = await resolutions.mark_unsettled(connection, marks)
             ids = [(mark.organization_id, mark.reservation_id) for mark in marks]
             return await _endings(connection, ids, marked)

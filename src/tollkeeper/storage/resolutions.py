@@ -198,7 +198,7 @@ async def mark_unsettled(connection: Connection, marks: Sequence[Mark]) -> set[U
     return {row[0] for row in await cursor.fetchall()}
 
 
-async def lock_account(connection: Connection, *organizations: OrganizationId) -> None:
+async def lock_account_rows(connection: Connection, *organizations: OrganizationId) -> None:
     """Locks the accounts in a fixed order. Every admission locks its account first. So while this
     transaction has the lock, no call of the organization is admitted, and every earlier admission
     is committed or rolled back."""

@@ -15,7 +15,7 @@ from tollkeeper.domain.admission import (
 from tollkeeper.domain.spend import Spend
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.ledger import use_asynchronous_commit
-from tollkeeper.storage.resolutions import lock_account
+from tollkeeper.storage.resolutions import lock_account_rows
 
 
 async def take_from_rate(
@@ -27,7 +27,7 @@ async def take_from_rate(
     """Decides whether the project's token bucket allows the request, and writes the bucket's new
     state. Locks the account first, like every transaction that changes data for admission."""
     await use_asynchronous_commit(connection)  # for the commit at the end of the transaction
-    await lock_account(connection, organization_id)
+    await lock_account_rows(connection, organization_id)
     cursor = await connection.execute(_READ_RATE, (organization_id, project_id))
     row = await cursor.fetchone()
     if row is None:

@@ -440,7 +440,7 @@ async def test_a_running_call_keeps_its_share(scripted: ScriptedGateway) -> None
 async def test_who_is_beyond_its_rate_is_refused_before_its_body(
     scripted: ScriptedGateway,
 ) -> None:
-    await scripted.gateway.services.billing.limit_set(
+    await scripted.gateway.services.accounts.limit_set(
         scripted.tenant.project_id, requests_per_minute=1
     )
     assert (await scripted.chat()).status_code == 200
@@ -472,7 +472,7 @@ async def test_token_counting_is_refused_by_the_rate_before_its_body(
     scripted: ScriptedGateway, refused: str, asked: str
 ) -> None:
     """Tests that token counting and calls share one rate limit, so both are rejected together."""
-    await scripted.gateway.services.billing.limit_set(
+    await scripted.gateway.services.accounts.limit_set(
         scripted.tenant.project_id, requests_per_minute=1
     )
     assert (await _count(scripted)).status_code == 200

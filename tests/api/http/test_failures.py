@@ -263,7 +263,7 @@ async def _first_tenant(gateway: Gateway) -> Tenant:
 async def test_exhausted_pool(settings: Settings, conninfo: str, tenant: Tenant) -> None:
     async with _impatient(settings, conninfo, pool_size=2) as small:
         database = small.services.database
-        async with database.reading(), database.reading():
+        async with database.autocommit(), database.autocommit():
             answers = await asyncio.gather(
                 *(small.client.get(_ADMIN_KEYS, headers=tenant.as_admin) for _ in range(5))
             )
@@ -277,7 +277,7 @@ async def test_read_only_database(
     settings: Settings, conninfo: str, gateway: Gateway, tenant: Tenant
 ) -> None:
     """Tests a state like after a failover to a standby: reads work, and writes are unavailable."""
-    async with gateway.services.database.reading() as connection:
+    async with gateway.services.database.autocommit() as connection:
         await connection.execute("CREATE ROLE reader LOGIN SUPERUSER")
         await connection.execute("ALTER ROLE reader SET default_transaction_read_only = on")
     async with running_gateway(settings, make_conninfo(conninfo, user="reader")) as replica:
@@ -289,5 +289,5 @@ async def test_read_only_database(
             headers={**tenant.as_admin, **idempotency_key()},
         )
         _assert_unavailable(answer)
-    async with gateway.services.database.reading() as connection:
+    async with gateway.services.database.autocommit() as connection:
         await connection.execute("DROP ROLE reader")

@@ -45,7 +45,7 @@ async def _create(
 
 async def _count(gateway: Gateway, organization_id: OrganizationId) -> int:
     """Returns the number of policies and project keys of an organization together."""
-    async with gateway.services.database.reading() as connection:
+    async with gateway.services.database.autocommit() as connection:
         cursor = await connection.execute(
             """
             SELECT (SELECT count(*) FROM policies WHERE organization_id = %(id)s)
@@ -323,7 +323,7 @@ async def test_upkeep_forgets_secrets_after_a_day(gateway: Gateway, tenant: Tena
     await _create(gateway, tenant, "project key", headers)
 
     async def sealed() -> int:
-        async with gateway.services.database.reading() as connection:
+        async with gateway.services.database.autocommit() as connection:
             cursor = await connection.execute(
                 "SELECT count(sealed_secret) FROM idempotency_records WHERE organization_id = %s",
                 (tenant.organization_id,),
@@ -369,7 +369,7 @@ async def test_database_reveals_no_key(gateway: Gateway, tenant: Tenant) -> None
 
 async def _dump(gateway: Gateway) -> str:
     """Returns every column of every table as text, with bytes as hexadecimal digits."""
-    async with gateway.services.database.reading() as connection:
+    async with gateway.services.database.autocommit() as connection:
         cursor = await connection.execute(
             "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'"
         )

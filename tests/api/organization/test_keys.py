@@ -329,7 +329,7 @@ async def test_operators_states_of_a_project_key(gateway: Gateway, tenant: Tenan
 
 async def _row_version(gateway: Gateway, key_id: str) -> tuple[str, Any]:
     """Returns the key's row version, which every write changes, and the time of the last use."""
-    async with gateway.services.database.reading() as connection:
+    async with gateway.services.database.autocommit() as connection:
         cursor = await connection.execute(
             "SELECT xmin::text, last_used_at FROM admin_keys WHERE id = %s", (key_id,)
         )

@@ -237,7 +237,7 @@ async def test_earlier_version_stays_as_it_was(gateway: Gateway, tenant: Tenant)
     await _publish(gateway, tenant, policy["id"], 1)
     await _edit(gateway, tenant, policy["id"], 2, rule="Second?")
     await _publish(gateway, tenant, policy["id"], 3)
-    async with gateway.services.database.reading() as connection:
+    async with gateway.services.database.autocommit() as connection:
         cursor = await connection.execute(
             "SELECT version, rule FROM policy_versions WHERE policy_id = %s ORDER BY version",
             (policy["id"],),

@@ -125,7 +125,7 @@ async def test_a_call_that_alone_may_exceed_the_bound_is_refused(
             in (refused.json()["error"]["message"])
         )
         assert "Retry-After" not in refused.headers
-        await scripted.gateway.services.billing.overage_set(
+        await scripted.gateway.services.accounts.overage_set(
             scripted.tenant.organization_id, USD // 4
         )
         assert (await scripted.chat(max_tokens=1)).status_code == 200

@@ -170,7 +170,7 @@ async def second_project(scripted: ScriptedGateway) -> dict[str, str]:
 
 async def test_a_rate_is_kept_per_project(scripted: ScriptedGateway, hold: int) -> None:
     await scripted.grant(100 * hold)
-    await scripted.gateway.services.billing.limit_set(
+    await scripted.gateway.services.accounts.limit_set(
         scripted.tenant.project_id, requests_per_minute=2
     )
     assert [(await ask(scripted)).status_code for _ in range(2)] == [200, 200]
@@ -187,7 +187,7 @@ async def test_a_rate_is_kept_per_project(scripted: ScriptedGateway, hold: int) 
 
 async def test_only_so_many_at_once(scripted: ScriptedGateway, hold: int) -> None:
     await scripted.grant(100 * hold)
-    await scripted.gateway.services.billing.limit_set(scripted.tenant.project_id, concurrency=2)
+    await scripted.gateway.services.accounts.limit_set(scripted.tenant.project_id, concurrency=2)
     paused = PausedAnswer()
     scripted.upstream.play(paused.verb())
     async with AsyncExitStack() as streams:
@@ -241,7 +241,7 @@ async def archive(scripted: ScriptedGateway) -> None:
 
 
 async def withdraw(scripted: ScriptedGateway) -> None:
-    balance = await scripted.gateway.services.billing.credit_show(scripted.tenant.organization_id)
+    balance = await scripted.gateway.services.accounts.credit_show(scripted.tenant.organization_id)
     await scripted.grant(-balance.available_picousd)
 
 

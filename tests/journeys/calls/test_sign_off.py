@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 async def _processes(installed: InstalledProgram) -> set[UUID]:
-    async with installed.services.database.reading() as connection:
+    async with installed.services.database.autocommit() as connection:
         cursor = await connection.execute("SELECT id FROM processes")
         return {row[0] for row in await cursor.fetchall()}
 

@@ -130,7 +130,7 @@ def _amounts(refused: httpx2.Response) -> dict[str, int]:
 async def test_no_tokenizer_works_for_a_caller_over_its_rate(scripted: ScriptedGateway) -> None:
     slow = await scripted.with_tenant()
     services = scripted.gateway.services
-    await services.billing.limit_set(
+    await services.accounts.limit_set(
         slow.tenant.project_id, requests_per_minute=1, concurrency=None
     )
     assert (await slow.chat()).status_code == 200

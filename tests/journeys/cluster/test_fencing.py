@@ -361,7 +361,7 @@ async def running_drill(
             async with httpx2.AsyncClient() as client:
                 gateway = Gateway("", installed.services, client)
                 tenant = await gateway.make_tenant()
-            await installed.services.billing.credit_grant(tenant.organization_id, 10**13, "test")
+            await installed.services.accounts.credit_grant(tenant.organization_id, 10**13, "test")
             machines = [
                 Machine(installed.program, folder / name, tenant) for name in ("first", "second")
             ]

@@ -235,7 +235,7 @@ async def changes_are_exact(cluster: Cluster) -> int:
     assert await everywhere() == [200] * count
 
     began = time.monotonic()
-    await services.billing.limit_set(project, requests_per_minute=3)
+    await services.accounts.limit_set(project, requests_per_minute=3)
     found = [status for _ in range(3) for status in await everywhere()]
     # The bucket has three tokens, and gets one more every twenty seconds.
     allowed = 3 + (time.monotonic() - began) / 20

@@ -91,7 +91,7 @@ async def test_requests_that_wait_for_an_account_keep_nobody_else_waiting(
         answers = await _requests_of_every_kind(quiet.gateway, quiet.tenant)
         assert [found.status_code for found in (answer, *answers)] == [200] * 10
         # The process's own work does not wait for a turn in the queue.
-        async with shared.gateway.services.database.reading() as connection:
+        async with shared.gateway.services.database.autocommit() as connection:
             await connection.execute("SELECT 1")
         assert not all(task.done() for task in waiting), "nobody has waited"
         await holder.rollback()

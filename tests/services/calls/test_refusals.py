@@ -144,7 +144,7 @@ async def test_roll_ups_count_every_refusal_once(books: Books) -> None:
             await activity.insert(trips, records)
     time = TimeRange(_START_MS // 1000, _START_MS // 1000 + STEP_S)
     days = TimeRange(time.start - 3 * 86_400, time.end)
-    async with database.reading() as connection:
+    async with database.autocommit() as connection:
         of_tenant = TrafficFilter(organization_id=books.organization)
         steps = await traffic.count_by_step(connection, of_tenant, time)
         latencies = await traffic.count_latencies(connection, time)

@@ -71,7 +71,7 @@ async def _resolve(process: Process, tenant: LedgerTenant, action: BulkAction) -
 
 
 async def _entry(process: Process, hold: Hold) -> ReservationEntry:
-    async with process.database.reading() as connection:
+    async with process.database.autocommit() as connection:
         found = await reservations.find(connection, hold.id)
     assert found is not None
     return found

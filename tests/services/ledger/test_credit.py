@@ -14,7 +14,7 @@ from tollkeeper.domain.money import PICOUSD_MAX
 
 
 async def test_a_grant_adds_credit_and_keeps_its_note(books: Books) -> None:
-    grant = await books.services.billing.credit_grant(books.organization, 5 * USD, "for the demo")
+    grant = await books.services.accounts.credit_grant(books.organization, 5 * USD, "for the demo")
     assert grant.balance.granted_picousd == grant.balance.available_picousd == 105 * USD
     rows = await books.sql(
         "SELECT amount, note FROM grants WHERE organization_id = %s AND id = %s",
@@ -128,13 +128,13 @@ async def test_a_trillion_dollars_fit(books: Books) -> None:
 @each(("amount", "note"), [(0, ""), (PICOUSD_MAX, ""), (USD, "n" * 1001), (USD, "a\x00b")])
 async def test_nonsense_is_refused(books: Books, amount: int, note: str) -> None:
     with pytest.raises(InvalidRequest):
-        await books.services.billing.credit_grant(books.organization, amount, note)
+        await books.services.accounts.credit_grant(books.organization, amount, note)
     assert (await books.balance())["granted"] == 100 * USD
 
 
 async def test_unknown_organizations_are_not_found(books: Books) -> None:
     unknown = OrganizationId(uuid4())
     with pytest.raises(NotFound):
-        await books.services.billing.credit_show(unknown)
+        await books.services.accounts.credit_show(unknown)
     with pytest.raises(NotFound):
-        await books.services.billing.credit_grant(unknown, USD)
+        await books.services.accounts.credit_grant(unknown, USD)

@@ -163,7 +163,7 @@ async def test_a_settlement_whose_reply_is_lost_is_settled_once(
     tenant = await make_tenant(process.database, credit=100)
     hold = await held(process, tenant, 10)
     ledger = ledger_on(faulty, process)
-    reading = Database.reading
+    reading = Database.autocommit
     losses = 2
 
     @asynccontextmanager
@@ -175,7 +175,7 @@ async def test_a_settlement_whose_reply_is_lost_is_settled_once(
             losses -= 1
             raise Unavailable
 
-    monkeypatch.setattr(FaultyDatabase, "reading", lossy)
+    monkeypatch.setattr(FaultyDatabase, "autocommit", lossy)
     await ledger.resolve(settlement(hold, 4), hold)
     monkeypatch.undo()
     assert await balance_of(process, tenant) == Balance(96, 0, 0, 4, 0)

@@ -188,7 +188,7 @@ async def test_nobody_changes_months_while_somebody_verifies(old: OldBooks) -> N
     await busy(old)
     told: list[tuple[int, int]] = []
     async with (
-        old.process.database.reading() as connection,
+        old.process.database.autocommit() as connection,
         ledger_months.preventing_month_changes(connection) as kept,
     ):
         assert kept

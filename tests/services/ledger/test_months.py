@@ -78,7 +78,7 @@ async def test_months_are_made_ahead_and_filled_from_the_default(old: OldBooks) 
         f"{table}_{future.number}" for table in ("reservations", "resolutions", "overages")
     ]
     assert "reservations_default" in await _partition_of(old, stray)
-    async with old.process.database.reading() as connection:
+    async with old.process.database.autocommit() as connection:
         found = await ledger_months.find_months(connection)
     ahead = [future.plus(number) for number in range(MONTHS_AHEAD + 1)]
     assert [month for month in found if month >= future] == ahead

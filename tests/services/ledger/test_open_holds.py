@@ -46,12 +46,12 @@ async def nothing_open(apart: Process) -> None:
 
 
 async def _find(process: Process, search: OpenHolds | None = None) -> set[UUID]:
-    async with process.database.reading() as connection:
+    async with process.database.autocommit() as connection:
         return {hold.id for hold in await (search or OpenHolds()).find_all(connection)}
 
 
 async def _oldest_age_s(process: Process, search: OpenHolds) -> float:
-    async with process.database.reading() as connection:
+    async with process.database.autocommit() as connection:
         return await search.oldest_age_s(connection)
 
 

@@ -21,7 +21,7 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.admission import ADMITTED, DefaultLimits, Refusal
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.money import PICOUSD_MAX
-from tollkeeper.services.ledger.billing import Billing
+from tollkeeper.services.ledger.accounts import Accounts
 from tollkeeper.services.ledger.bulk_resolution import BulkAction, BulkResolution
 
 # The default overage bound of the settings.
@@ -40,7 +40,7 @@ async def test_below_the_bound_new_credit_does_not_admit(books: Books) -> None:
     assert refused.refusal is Refusal.OVERAGE
     assert (refused.limit, refused.available_picousd) == (BOUND, 40 * USD - 1)
     assert [line["overage_usd"] for line in logs if line["event"] == STOPPED] == ["10.000000000001"]
-    cleared = await books.services.billing.overage_clear(books.organization)
+    cleared = await books.services.accounts.overage_clear(books.organization)
     assert not cleared.stopped
     assert await books.try_hold(USD) == ADMITTED
     await books.assert_right()
@@ -65,7 +65,7 @@ async def test_running_calls_end_normally(books: Books) -> None:
     await books.spend(10 * USD, 111 * USD)
     assert (await books.try_hold(0)).refusal is Refusal.OVERAGE
     await books.settle(running, 2 * USD)
-    assert (await books.services.billing.overage_show(books.organization)).balance_picousd == (
+    assert (await books.services.accounts.overage_show(books.organization)).balance_picousd == (
         -13 * USD
     )
     await books.assert_right()
@@ -96,7 +96,7 @@ async def test_every_process_stops_at_the_same_settlement(process: Process) -> N
     calls = [await held(one, tenant, 2) for one in (first, second) * 5]
     settled = (first.ledger.resolve(settlement(call, 3)) for call in calls)
     assert all(await asyncio.gather(*settled))
-    await Billing(process.database, limits).credit_grant(tenant.organization_id, 100)
+    await Accounts(process.database, limits).credit_grant(tenant.organization_id, 100)
     for one in (second, first):
         refused = await one.ledger.hold(hold_of(tenant, 1))
         assert refused.refusal is Refusal.OVERAGE
@@ -120,53 +120,53 @@ async def test_a_stop_by_a_bulk_resolution_is_logged(process: Process) -> None:
 
 
 async def test_an_organization_may_have_its_own_bound(books: Books) -> None:
-    billing = books.services.billing
-    shown = await billing.overage_show(books.organization)
+    accounts = books.services.accounts
+    shown = await accounts.overage_show(books.organization)
     assert (shown.bound_picousd, shown.is_default, shown.stopped) == (BOUND, True, False)
-    await billing.overage_set(books.organization, 2 * USD)
+    await accounts.overage_set(books.organization, 2 * USD)
     await books.spend(100 * USD, 103 * USD)
     assert (await books.try_hold(0)).refusal is Refusal.OVERAGE
     # A wider bound does not clear the stop.
-    wider = await billing.overage_set(books.organization, 3 * USD)
+    wider = await accounts.overage_set(books.organization, 3 * USD)
     assert (wider.bound_picousd, wider.is_default, wider.stopped) == (3 * USD, False, True)
     assert (wider.balance_picousd, wider.overage_picousd) == (-3 * USD, 3 * USD)
-    await billing.overage_clear(books.organization)
+    await accounts.overage_clear(books.organization)
     page = await books.services.audit.audit_list(organization_id=books.organization)
     changes = [
         entry.change.operation for entry in page.entries if entry.change.object_kind == "overage"
     ]
     assert changes == ["overage_clear", "overage_set", "overage_set"]
     assert (await books.try_hold(0)).refusal is Refusal.CREDIT
-    back = await billing.overage_set(books.organization, None)
+    back = await accounts.overage_set(books.organization, None)
     assert (back.bound_picousd, back.is_default) == (BOUND, True)
 
 
 async def test_what_is_still_below_the_bound_is_not_cleared(books: Books) -> None:
     await books.spend(100 * USD, 120 * USD)
     with pytest.raises(StateConflict, match="The balance is -20 USD, still below"):
-        await books.services.billing.overage_clear(books.organization)
+        await books.services.accounts.overage_clear(books.organization)
     await books.grant(10 * USD)
-    await books.services.billing.overage_clear(books.organization)
+    await books.services.accounts.overage_clear(books.organization)
     assert (await books.try_hold(0)).refusal is Refusal.CREDIT
 
 
 async def test_who_was_never_stopped_can_be_cleared(books: Books) -> None:
-    assert not (await books.services.billing.overage_clear(books.organization)).stopped
+    assert not (await books.services.accounts.overage_clear(books.organization)).stopped
     assert await books.try_hold(USD) == ADMITTED
 
 
 @pytest.mark.parametrize("bound", [-1, PICOUSD_MAX + 1])
 async def test_a_bound_is_an_amount(books: Books, bound: int) -> None:
     with pytest.raises(InvalidRequest):
-        await books.services.billing.overage_set(books.organization, bound)
+        await books.services.accounts.overage_set(books.organization, bound)
 
 
 async def test_an_unknown_organization_is_refused(books: Books) -> None:
     nobody = OrganizationId(uuid4())
     for work in (
-        books.services.billing.overage_show(nobody),
-        books.services.billing.overage_set(nobody, None),
-        books.services.billing.overage_clear(nobody),
+        books.services.accounts.overage_show(nobody),
+        books.services.accounts.overage_set(nobody, None),
+        books.services.accounts.overage_clear(nobody),
     ):
         with pytest.raises(NotFound):
             await work

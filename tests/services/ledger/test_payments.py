@@ -38,7 +38,7 @@ async def _receive(books: Books, *bodies: bytes) -> list[EventOutcome]:
 
 async def _grants(books: Books) -> list[tuple[str, int]]:
     """Returns the kind and the amount in cents of each grant, oldest first, without the initial grant."""
-    found = await books.services.billing.credit_list(books.organization)
+    found = await books.services.accounts.credit_list(books.organization)
     return [(grant.kind.value, grant.amount_picousd // (USD // 100)) for grant in found[-2::-1]]
 
 
@@ -184,7 +184,7 @@ async def test_a_refund_below_the_overage_bound_stops_calls(books: Books) -> Non
     assert (await books.try_hold(0)).refusal is Refusal.OVERAGE
     await books.grant(20 * USD)
     assert (await books.try_hold(0)).refusal is Refusal.OVERAGE
-    await books.services.billing.overage_clear(books.organization)
+    await books.services.accounts.overage_clear(books.organization)
     await books.hold(0)
     await books.assert_right()
 
@@ -294,7 +294,7 @@ async def test_an_event_of_an_organization_that_comes_later_is_booked_then(books
     )
     assert (await events.payment_receive(read_event(body))).outcome == "unknown_organization"
     assert (await events.payment_receive(read_event(renamed))).outcome == "booked"
-    assert (await books.services.billing.credit_show(made.id)).available_picousd == 9 * USD
+    assert (await books.services.accounts.credit_show(made.id)).available_picousd == 9 * USD
 
 
 async def test_events_that_contradict_an_earlier_one_are_refused(books: Books) -> None:
@@ -307,7 +307,7 @@ async def test_events_that_contradict_an_earlier_one_are_refused(books: Books) -
         stripe.completed(payment, 901, books.organization),
     ) == [EventOutcome.REFUSED, EventOutcome.REFUSED]
     assert await _grants(books) == [("payment", 900)]
-    assert (await books.services.billing.credit_show(other.id)).granted_picousd == 0
+    assert (await books.services.accounts.credit_show(other.id)).granted_picousd == 0
     await books.assert_right()
 
 
@@ -383,14 +383,14 @@ async def test_verify_finds_a_grant_that_no_event_explains(books: Books) -> None
 
 
 async def test_an_operator_chooses_the_kind_of_a_change(books: Books) -> None:
-    billing = books.services.billing
-    await billing.credit_grant(books.organization, 3 * USD, "wire 17", GrantKind.PAYMENT)
-    await billing.credit_grant(books.organization, -1 * USD, "wire 18", GrantKind.REFUND)
-    await billing.credit_grant(books.organization, -1 * USD)
+    accounts = books.services.accounts
+    await accounts.credit_grant(books.organization, 3 * USD, "wire 17", GrantKind.PAYMENT)
+    await accounts.credit_grant(books.organization, -1 * USD, "wire 18", GrantKind.REFUND)
+    await accounts.credit_grant(books.organization, -1 * USD)
     assert await _grants(books) == [("payment", 300), ("refund", -100), ("withdrawal", -100)]
     for amount, kind in ((1, GrantKind.REFUND), (-1, GrantKind.PAYMENT), (1, GrantKind.WITHDRAWAL)):
         with pytest.raises(InvalidRequest, match="is of the kind"):
-            await billing.credit_grant(books.organization, amount, kind=kind)
+            await accounts.credit_grant(books.organization, amount, kind=kind)
     page = await books.services.audit.audit_list(organization_id=books.organization, limit=3)
     assert [(entry.change.after or {})["kind"] for entry in page.entries] == [
         "withdrawal",

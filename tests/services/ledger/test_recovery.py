@@ -189,7 +189,7 @@ async def test_a_hold_during_the_sweep_keeps_its_process_on_the_list(process: Pr
     tenant = await make_tenant(process.database, credit=100)
     slow = dead_process(process)
     await held(slow, tenant, 1)
-    async with process.database.reading() as connection:
+    async with process.database.autocommit() as connection:
         [(process_id, heartbeat_at)] = (await processes.find_silent(connection, lease_s=0)).items()
         await held(slow, tenant, 2)
         assert not await processes.forget_dead(connection, process_id, heartbeat_at)
@@ -317,7 +317,7 @@ async def test_a_machine_that_stops_amid_a_sweep_does_not_stop_the_others(
     await fall_silent(dead, 3600)
     with pytest.raises(Unavailable):
         async with (
-            other_process.database.reading() as frozen,
+            other_process.database.autocommit() as frozen,
             processes.sweep_lock(frozen, idle_s=1) as is_taken,
             asyncio.timeout(20),
         ):
@@ -380,7 +380,7 @@ async def test_only_one_sweep_at_a_time(process: Process, other_process: Process
     tenant = await make_tenant(process.database, credit=100)
     await held(dead_process(process), tenant, 1)
     async with (
-        process.database.reading() as connection,
+        process.database.autocommit() as connection,
         processes.sweep_lock(connection) as is_taken,
     ):
         assert is_taken
@@ -389,7 +389,7 @@ async def test_only_one_sweep_at_a_time(process: Process, other_process: Process
 
 
 async def test_a_cancelled_sweep_leaves_no_lock_and_no_timeout(process: Process) -> None:
-    async with process.database.reading() as connection:
+    async with process.database.autocommit() as connection:
         pid = connection.info.backend_pid
         with pytest.raises(asyncio.CancelledError):
             async with processes.sweep_lock(connection) as is_taken:

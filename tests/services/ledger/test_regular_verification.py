@@ -91,7 +91,7 @@ async def test_one_process_at_a_time(apart: Process) -> None:
     await make_tenant(apart.database, credit=100)
     await _age(apart)
     async with (
-        apart.database.reading() as connection,
+        apart.database.autocommit() as connection,
         money_totals.verification_lock(connection) as alone,
     ):
         assert alone

@@ -105,7 +105,7 @@ async def test_every_order_of_marks_resolutions_and_folds(
 async def marking(database: Database, hold: Hold) -> AsyncIterator[Connection]:
     """Writes a mark, and commits it when the block ends."""
     async with database.transaction() as connection:
-        await resolutions.lock_account(connection, hold.organization_id)
+        await resolutions.lock_account_rows(connection, hold.organization_id)
         await resolutions.mark_unsettled(connection, [Mark(hold.organization_id, hold.id, "test")])
         yield connection
 
@@ -124,7 +124,7 @@ async def test_a_locked_account_delays_no_other_organization(process: Process) -
     free, locked = sorted(tenants, key=lambda tenant: tenant.organization_id)
     holds = [await held(process, tenant, 10) for tenant in (free, locked)]
     async with process.database.transaction() as connection:
-        await resolutions.lock_account(connection, locked.organization_id)
+        await resolutions.lock_account_rows(connection, locked.organization_id)
         marked, waiting = [process.ledger.mark_unsettled(hold, "nobody knows") for hold in holds]
         async with asyncio.timeout(5):
             assert await marked

@@ -143,7 +143,7 @@ async def test_verdicts_are_kept_and_dropped_by_the_day(judged: JudgedGateway) -
     assert tables == [(f"policy_verdicts_{day:%Y%m%d}",) for day in days_of_records]
     await later.keep_partitions()
     assert await judged.scripted.sql(_COUNT, organization) == [(6,)]
-    async with database.reading() as connection:
+    async with database.autocommit() as connection:
         days = await activity_partitions.find_days(connection, VERDICTS)
     assert first not in days
     assert first + timedelta(days=7) in days

@@ -26,10 +26,10 @@ class CountedReads(Database):
         self.may_go = asyncio.Event()
 
     @asynccontextmanager
-    async def reading(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:
+    async def autocommit(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:
         self.reads += 1
         await self.may_go.wait()
-        async with self._behind.reading(organization) as connection:
+        async with self._behind.autocommit(organization) as connection:
             yield connection
 
     @asynccontextmanager

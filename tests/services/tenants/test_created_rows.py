@@ -16,7 +16,7 @@ _TIMES = {"created_at", "granted_at"}
 
 async def test_rows_are_those_of_the_services(gateway: Gateway) -> None:
     recorded = await gateway.make_recorded_tenant()
-    await gateway.services.billing.credit_grant(recorded.organization_id, 7, "test")
+    await gateway.services.accounts.credit_grant(recorded.organization_id, 7, "test")
     tenant = await gateway.make_tenant(credit=7)
     written = await _rows_of(gateway, recorded.organization_id)
     assert all(written.values()), written
@@ -30,7 +30,7 @@ async def test_a_tenant_without_credit_has_no_grant(gateway: Gateway) -> None:
 
 async def _rows_of(gateway: Gateway, organization_id: OrganizationId) -> dict[str, list[Any]]:
     found = {}
-    async with gateway.services.database.reading() as connection:
+    async with gateway.services.database.autocommit() as connection:
         for table in _TABLES:
             cursor = await connection.execute(
                 sql.SQL("SELECT to_jsonb(r) FROM {} r WHERE organization_id = %s").format(

@@ -224,7 +224,7 @@ async def test_a_demo_whose_keys_are_lost_is_created_again(gateway: Gateway) -> 
         services.projects,
         services.admin_keys,
         services.project_keys,
-        services.billing,
+        services.accounts,
     )
     first, second = [await demonstration.demo_create() for _ in range(2)]
     assert first.organization_id != second.organization_id

@@ -12,7 +12,7 @@ from tollkeeper.domain.access import ADMIN_PERMISSIONS, KeyId, OrganizationId
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.payments import ADDING_KINDS, WITHDRAWING_KINDS, GrantKind
-from tollkeeper.services.ledger.billing import Grant
+from tollkeeper.services.ledger.accounts import Grant
 from tollkeeper.services.use_cases import Services
 
 _KEYS_NAMED_MAX = 500
@@ -54,12 +54,12 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
         title=organization.name,
         refused=refused,
         organization=organization,
-        balance=await services.billing.credit_show(identity),
-        grants=await services.billing.credit_list(identity, limit=_GRANTS_SHOWN),
+        balance=await services.accounts.credit_show(identity),
+        grants=await services.accounts.credit_list(identity, limit=_GRANTS_SHOWN),
         grant_kinds=[kind.value for kind in (*ADDING_KINDS, *WITHDRAWING_KINDS)],
         caps=await services.caps.cap_show(identity),
         key_names=await _key_names(services, identity),
-        overage=await services.billing.overage_show(identity),
+        overage=await services.accounts.overage_show(identity),
         projects=projects,
         project_names={project.id: project.name for project in projects},
         periods=[period.value for period in CapPeriod],
@@ -80,7 +80,7 @@ async def change(request: Request) -> Response:
 async def _ask_about_credit(services: Services, identity: OrganizationId, form: Form) -> Question:
     amount = form.picousd("amount")
     organization = await services.organizations.organization_show(identity)
-    balance = await services.billing.credit_show(identity)
+    balance = await services.accounts.credit_show(identity)
     verb, shown = ("Grant", amount) if amount > 0 else ("Withdraw", -amount)
     return Question(
         f"{verb} {exact_usd(shown)}?",
@@ -98,7 +98,7 @@ async def _ask_about_credit(services: Services, identity: OrganizationId, form: 
 
 async def _ask_about_archive(services: Services, identity: OrganizationId, _: Form) -> Question:
     organization = await services.organizations.organization_show(identity)
-    balance = await services.billing.credit_show(identity)
+    balance = await services.accounts.credit_show(identity)
     return Question(
         f"Archive {organization.name}?",
         "Its projects are archived and its keys admit no calls. This cannot be undone.",
@@ -115,7 +115,7 @@ def _credit_notice(grant: Grant) -> Notice:
 _ACTIONS: dict[str, Action[OrganizationId]] = {
     "grant-credit": Action(
         _credit_notice,
-        lambda services, identity, form: services.billing.credit_grant(
+        lambda services, identity, form: services.accounts.credit_grant(
             identity,
             form.picousd("amount"),
             form.text("note", default=""),
@@ -148,12 +148,12 @@ _ACTIONS: dict[str, Action[OrganizationId]] = {
     "set-overage": Action(
         "overage-set",
         # An empty field means the default bound in the settings.
-        lambda services, identity, form: services.billing.overage_set(
+        lambda services, identity, form: services.accounts.overage_set(
             identity, form.picousd("bound") if form.text("bound", default="") else None
         ),
     ),
     "clear-overage": Action(
-        "overage-cleared", lambda services, identity, _: services.billing.overage_clear(identity)
+        "overage-cleared", lambda services, identity, _: services.accounts.overage_clear(identity)
     ),
     "grant-check": Action(
         "check-granted",

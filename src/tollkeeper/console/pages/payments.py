@@ -79,7 +79,7 @@ async def _question(
             facts=facts,
         )
     credit = _credit(payment, payment.paid_picousd)
-    available = (await services.billing.credit_show(identity)).available_picousd
+    available = (await services.accounts.credit_show(identity)).available_picousd
     return Question(
         f"Assign {exact_usd(credit)} to {name}?",
         f"The organization can spend this amount immediately. {final}",

@@ -69,7 +69,7 @@ async def start(request: Request) -> Response:
             project = await services.projects.project_create(
                 organization.id, project_name, within=connection
             )
-            await services.billing.credit_grant(
+            await services.accounts.credit_grant(
                 organization.id, amount, "first credit", within=connection
             )
             key, value = await services.project_keys.project_key_create_by_operator(

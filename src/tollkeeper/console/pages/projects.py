@@ -17,7 +17,7 @@ from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.organization import Project
 from tollkeeper.domain.reports import CostDimension
 from tollkeeper.domain.views import CapUse
-from tollkeeper.services.ledger.billing import LimitChange
+from tollkeeper.services.ledger.accounts import LimitChange
 from tollkeeper.services.use_cases import Services
 
 
@@ -70,7 +70,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
         project=project,
         organization=organization,
         caps=[use for use in caps if use.project_id == project.id and use.key_id is None],
-        limits=await services.billing.limit_show(project.id),
+        limits=await services.accounts.limit_show(project.id),
         keys=await services.project_keys.project_key_list(project.id),
         policies=await services.policies.effective_policy_list(organization.id, project.id),
         periods=[period.value for period in CapPeriod],
@@ -134,7 +134,7 @@ _ACTIONS: dict[str, Action[Project]] = {
     ),
     "set-limits": Action(
         "limits-set",
-        lambda services, project, form: services.billing.limit_set(
+        lambda services, project, form: services.accounts.limit_set(
             project.id, _limit(form, "requests_per_minute"), _limit(form, "concurrency")
         ),
     ),

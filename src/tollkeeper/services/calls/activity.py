@@ -126,7 +126,7 @@ class Activity:
     async def activity_show(self, request_id: UUID) -> ActivityEntry:
         """Returns the activity record of a request. If the record is not written yet, returns the
         data that the ledger has about the call. Raises NotFound if there are no data."""
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             entry = await activity.find(connection, request_id)
             dropped = await find_dropped(connection, request_id)
         if entry is None and dropped is not None:
@@ -150,7 +150,7 @@ class Activity:
         """Returns activity records, newest first."""
         if not 1 <= limit <= LIST_LIMIT_MAX:
             raise InvalidRequest(f"A list has 1 to {LIST_LIMIT_MAX} entries.", param="limit")
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             return await activity.find_newest(
                 connection,
                 organization_id=organization_id,

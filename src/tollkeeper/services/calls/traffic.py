@@ -108,7 +108,7 @@ class Traffic:
 
     async def traffic_report(self, time: TimeRange) -> TrafficReport:
         _check(time)
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             return TrafficReport(
                 steps=tuple(await traffic.count_by_step(connection, TrafficFilter(), time)),
                 backends=tuple(await traffic.sum_by_backend(connection, time)),
@@ -133,7 +133,7 @@ class Traffic:
         _check(time)
         if not 1 <= limit <= PAGE_MAX:
             raise InvalidRequest(f"A page has 1 to {PAGE_MAX} entries.", param="limit")
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             steps = await traffic.count_by_step(connection, traffic_filter, time)
             find = _find_in_steps if rare.policy_id is None else _find_judged
             found, searched_to = await find(
@@ -148,7 +148,7 @@ class Traffic:
 
     async def call_story(self, request_id: UUID) -> CallDetails:
         entry = await self._activity.activity_show(request_id)
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             found = await call_ledger.find(connection, entry.organization_id, request_id)
         return CallDetails(entry, found)
 
@@ -158,7 +158,7 @@ class Traffic:
         """Returns the savings of each model. Omits models that are no longer in the catalogue,
         because their prices are unknown."""
         _check(time)
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             cached = await traffic.sum_cached_tokens(connection, organization_id, time)
         prices = {model.id: model.pricing for model in self._catalog.catalog.models}
         return [

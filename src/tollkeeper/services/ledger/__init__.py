@@ -1,2 +1,2 @@
-"""Contains the use cases about money: admission, group commit, recovery, reconciliation, billing
+"""Contains the use cases about money: admission, group commit, recovery, reconciliation, credit
 and costs."""

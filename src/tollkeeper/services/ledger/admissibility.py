@@ -30,7 +30,7 @@ class Admissibility:
             service_tier=call.asked_service_tier,
         )
         pricing = call.model.pricing_at(self._clock())
-        async with self._database.reading(call.organization_id) as connection:
+        async with self._database.autocommit(call.organization_id) as connection:
             decision = await could_admit(
                 connection,
                 organization_id=call.organization_id,

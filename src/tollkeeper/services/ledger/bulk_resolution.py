@@ -16,7 +16,7 @@ from tollkeeper.domain.ledger import Resolution, ResolutionKind
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.views import ReasonTotal
 from tollkeeper.services.audit import record_change
-from tollkeeper.services.ledger.locked_account import lock_account
+from tollkeeper.services.ledger.locked_account import lock_and_fold_account
 from tollkeeper.storage import ledger, resolutions, unsettled
 from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.server_time import read_time
@@ -90,7 +90,7 @@ class BulkResolution:
     ) -> Backlog:
         """Returns the totals of reservations that have been unsettled for more than
         `older_than_s`."""
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             marked_before = await read_time(connection, seconds_ago=older_than_s)
             selection = UnsettledSelection(marked_before, organization_id, models)
             return Backlog(selection, tuple(await unsettled.total_by_reason(connection, selection)))
@@ -124,7 +124,7 @@ class BulkResolution:
             after = page[-1][0]
 
     async def apply_rule(self, rule: UnsettledRule) -> Resolved:
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             marked_before = await read_time(connection, seconds_ago=rule.after_hours * _HOUR_S)
         return await self.ledger_resolve_all(
             UnsettledSelection(marked_before), rule.action, resolved_by=rule.resolved_by
@@ -136,7 +136,7 @@ class BulkResolution:
         for organization_id in sorted(set(organizations)):
             async with self._database.transaction() as connection:
                 await ledger.use_asynchronous_commit(connection)
-                await lock_account(connection, self._limits, organization_id)
+                await lock_and_fold_account(connection, self._limits, organization_id)
 
 
 async def _record(

@@ -8,7 +8,7 @@ from tollkeeper.domain.errors import InvalidRequest, NotFound
 from tollkeeper.domain.money import PICOUSD_MAX, usd_from_picousd
 from tollkeeper.domain.views import CapUse
 from tollkeeper.services.audit import record_change
-from tollkeeper.services.ledger.locked_account import lock_account, no_organization
+from tollkeeper.services.ledger.locked_account import lock_and_fold_account, no_organization
 from tollkeeper.storage import cap_counts, caps, organizations
 from tollkeeper.storage.caps import CapOwner
 from tollkeeper.storage.database import Connection, Database
@@ -66,7 +66,7 @@ class Caps:
     async def cap_show(self, organization_id: OrganizationId) -> list[CapUse]:
         """Returns all caps: first the caps of the organization itself, then the caps of its
         projects, then the caps of keys."""
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             if await organizations.find(connection, organization_id) is None:
                 raise no_organization(organization_id)
             return await caps.find_uses(connection, organization_id)
@@ -74,7 +74,7 @@ class Caps:
     async def cap_show_of_key(self, organization_id: OrganizationId, key_id: KeyId) -> list[CapUse]:
         """Returns the caps of one key, without the caps of its project and organization. Rotated
         keys share the caps of the first key in their chain."""
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             first_key_and_project = await caps.find_first_key(connection, organization_id, key_id)
             if first_key_and_project is None:
                 raise NotFound(f"There is no key {key_id} in this organization.")
@@ -84,7 +84,7 @@ class Caps:
         self, organization_id: OrganizationId, first_key_id: KeyId
     ) -> tuple[KeyId, ...]:
         """Returns all rotated keys that share the caps of this first key in their chain."""
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             return tuple(await caps.find_keys(connection, organization_id, first_key_id))
 
     async def _lock(
@@ -95,13 +95,15 @@ class Caps:
         key_id: KeyId | None,
     ) -> CapOwner:
         if key_id is None:
-            await lock_account(connection, self._limits, organization_id, project_id)
+            await lock_and_fold_account(connection, self._limits, organization_id, project_id)
             return CapOwner(organization_id, project_id)
         first_key_and_project = await caps.find_first_key(connection, organization_id, key_id)
         if first_key_and_project is None or project_id not in (None, first_key_and_project[1]):
             raise NotFound(f"There is no key {key_id} in this organization.")
         first_key_id, owned_by = first_key_and_project
-        await lock_account(connection, self._limits, organization_id, owned_by, keys=[key_id])
+        await lock_and_fold_account(
+            connection, self._limits, organization_id, owned_by, keys=[key_id]
+        )
         return CapOwner(organization_id, owned_by, first_key_id)
 
 

@@ -59,7 +59,7 @@ class Costs:
         today = now // DAY_S
         month = datetime.fromtimestamp(now, UTC).replace(day=1)
         first_of_month = today - (datetime.fromtimestamp(now, UTC).date() - month.date()).days
-        async with self._database.reading(organization_id) as connection:
+        async with self._database.autocommit(organization_id) as connection:
             rows = await costs.find_rows(
                 connection,
                 organization_id,
@@ -83,7 +83,7 @@ class Costs:
         else:
             days = self._read_cursor(organization_id, query, page)
         page_days = DayRange(first=days.first, end=min(days.end, days.first + query.limit))
-        async with self._database.reading(organization_id) as connection:
+        async with self._database.autocommit(organization_id) as connection:
             await _check_ids_exist(connection, organization_id, query)
             page_days, unsettled, rows = await _read(connection, organization_id, query, page_days)
         remaining = DayRange(first=page_days.end, end=days.end)

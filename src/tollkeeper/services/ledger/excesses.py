@@ -67,7 +67,7 @@ class Excesses:
     async def overage_models(self) -> Sequence[Excess]:
         """Returns the cases that still count, newest first, at most one for each model, backend and
         day."""
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             return await excesses.find_recent(connection, self._clock())
 
     async def overage_forget(self, model: str, backend: str | None = None) -> None:

@@ -16,7 +16,7 @@ from tollkeeper.storage.database import Connection
 _NO_PROJECT = ProjectId(UUID(int=0))
 
 
-async def lock_account(
+async def lock_and_fold_account(
     connection: Connection,
     limits: DefaultLimits,
     organization_id: OrganizationId,

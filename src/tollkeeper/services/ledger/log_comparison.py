@@ -107,7 +107,7 @@ class RequestLogComparison:
         result = LogComparison()
         remaining = iter(calls)
         async with (
-            self._database.reading() as connection,
+            self._database.autocommit() as connection,
             ledger_months.preventing_month_changes(connection) as protected,
         ):
             if not protected:

@@ -90,13 +90,13 @@ class LedgerMonths:
 
     async def ledger_months(self) -> list[LedgerMonth]:
         """Returns every month that has partitions or was closed, oldest first."""
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             return await _find_all(connection)
 
     async def ledger_check_close(self) -> Month:
         """Returns the month that `ledger_close` closes next. Raises StateConflict if this month
         ended less than `CLOSE_AFTER_S` ago."""
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             month, _ = await _next_to_close(connection, None)
         return month
 
@@ -195,7 +195,7 @@ class LedgerMonths:
         raise AssertionError("the last try returns or raises")
 
     async def _drop(self, month: Month) -> LedgerMonth:
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             unfolded = await ledger_months.find_unfolded(connection, month)
         # Add the unspent parts of resolved holds (amounts reserved before calls) to the accounts
         # before the drop. This needs the month's marks of calls that were once unsettled (of
@@ -213,7 +213,7 @@ class LedgerMonths:
             return dropped
 
     async def _require_closed_with_rows(self, month: Month) -> LedgerMonth:
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             ledger_month = await _find(connection, month)
         if ledger_month.close is None:
             raise StateConflict(f"The month {month} is not closed. Run `ledger close {month}`.")
@@ -224,7 +224,7 @@ class LedgerMonths:
     @asynccontextmanager
     async def _preventing_month_changes(self) -> AsyncIterator[Connection]:
         async with (
-            self._database.reading() as connection,
+            self._database.autocommit() as connection,
             ledger_months.preventing_month_changes(connection) as protected,
         ):
             if not protected:

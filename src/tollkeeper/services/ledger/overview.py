@@ -42,7 +42,7 @@ class LedgerOverview:
         self._open_holds = OpenHolds()
 
     async def ledger_overview(self) -> MoneyAtRisk:
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             return MoneyAtRisk(
                 totals=await money_totals.find_totals(connection),
                 cost_today_picousd=await money_totals.sum_cost_of_day(
@@ -55,7 +55,7 @@ class LedgerOverview:
 
     async def costs_by_organization(self, days: DayRange) -> dict[OrganizationId, dict[int, int]]:
         """Returns the cost of each organization by day. Days without costs are left out."""
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             rows = await money_totals.find_costs_by_organization(connection, days.first, days.end)
         found: dict[OrganizationId, dict[int, int]] = {}
         for organization_id, day, amount in rows:
@@ -65,7 +65,7 @@ class LedgerOverview:
     async def costs_by_model(self, days: DayRange) -> dict[str, int]:
         """Returns the cost of each model over all organizations. Models without costs are left
         out."""
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             rows = await money_totals.find_costs_by_line_item(connection, days.first, days.end)
         found: dict[str, int] = defaultdict(int)
         for line_item, amount in rows:
@@ -84,7 +84,7 @@ class LedgerOverview:
         are more than `_HOURS_MAX` hours, because their calls are read one by one."""
         if len(hours) > _HOURS_MAX:
             raise InvalidRequest(f"Costs by hour cover at most {_HOURS_MAX} hours.")
-        async with self._database.reading(organization_id) as connection:
+        async with self._database.autocommit(organization_id) as connection:
             return dict(
                 await money_totals.find_costs_by_hour(
                     connection,
@@ -97,5 +97,5 @@ class LedgerOverview:
 
     async def credit_list(self) -> dict[OrganizationId, Balance]:
         """Returns the balance of every organization."""
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             return await money_totals.find_all_balances(connection)

@@ -21,8 +21,8 @@ from tollkeeper.domain.payments import (
     PaymentReport,
     RecordedEvent,
 )
-from tollkeeper.services.ledger.billing import book_grant
-from tollkeeper.services.ledger.locked_account import lock_account, no_organization
+from tollkeeper.services.ledger.accounts import book_grant
+from tollkeeper.services.ledger.locked_account import lock_and_fold_account, no_organization
 from tollkeeper.storage import organizations, payments
 from tollkeeper.storage.database import Connection, Database
 
@@ -54,7 +54,7 @@ class Payments:
         return booking
 
     async def payment_show(self, payment_id: str) -> Payment:
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             payment = await payments.find_due(connection, payment_id)
         if payment is None:
             raise _no_payment(payment_id)
@@ -84,7 +84,7 @@ class Payments:
         """Returns events, newest first. With `open_only`, returns only the events that need an
         operator's attention."""
         assert 1 <= limit <= EVENTS_PAGE_MAX
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             return await payments.find_events(
                 connection, outcomes=OPEN_OUTCOMES if open_only else (), limit=limit
             )
@@ -92,7 +92,7 @@ class Payments:
     async def payment_check_unassigned(self) -> bool:
         """Tells whether a payment has succeeded that belongs to no organization, and whose amount
         is not refunded. An operator can assign such a payment."""
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             return await payments.unassigned_exists(connection)
 
     async def _add(
@@ -115,7 +115,7 @@ class Payments:
         organization_id, paid = payment.organization_id, payment.paid_picousd
         if organization_id is None or paid is None:
             return
-        locked = await lock_account(connection, self._limits, organization_id)
+        locked = await lock_and_fold_account(connection, self._limits, organization_id)
         booked_paid, booked_withdrawn = await payments.find_granted(
             connection, organization_id, payment.id
         )

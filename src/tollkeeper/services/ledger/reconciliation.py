@@ -46,7 +46,7 @@ class Reconciliation:
     ) -> list[ReservationEntry]:
         """Returns unsettled reservations of calls to one of these models, or to any model if `models`
         is None, oldest first."""
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             return await reservations.find_unsettled(connection, models, limit=limit)
 
     async def ledger_resolve(
@@ -92,7 +92,7 @@ class Reconciliation:
         return after
 
     async def _find(self, reservation_id: UUID) -> ReservationEntry:
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             reservation = await reservations.find(connection, reservation_id)
             dropped = (
                 None if reservation is not None else await find_dropped(connection, reservation_id)

@@ -107,7 +107,7 @@ class Lease:
     async def heartbeat(self) -> None:
         await self._database.close_old_connections()
         try:
-            async with self._database.reading() as connection:
+            async with self._database.autocommit() as connection:
                 # Check before the registration, because code that is too old for the schema may be
                 # unable to register.
                 self._tell_outdated(await find_schema_state(connection))
@@ -136,7 +136,7 @@ class Lease:
         return asyncio.get_running_loop().time() - self._steady_since > self._lease_s
 
     async def sign_off(self) -> None:
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             await processes.sign_off(connection, self._process.id)
 
 
@@ -170,7 +170,7 @@ class Recovery:
     async def leased_holds(self) -> LeasedHolds:
         """Counts the holds of processes whose leases have not ended. These processes are alive, or
         died less than one lease ago."""
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             open_holds = await self._open_holds.find_all(connection)
             holders = {hold.process_id for hold in open_holds}
             left_s = await processes.find_leases(connection, holders, lease_s=self._lease_s)
@@ -186,7 +186,7 @@ class Recovery:
     async def _sweep(self, *, unregistered_too: bool) -> Recovered:
         idle_s = max(self._lease_s + 1, _IDLE_S_MIN)
         async with (
-            self._database.reading() as connection,
+            self._database.autocommit() as connection,
             processes.sweep_lock(connection, idle_s=idle_s) as has_lock,
         ):
             if not has_lock:
@@ -267,7 +267,7 @@ async def _mark(connection: Connection, holds: Sequence[OpenHold], reason: str) 
         for start in range(0, len(marks), _MARKED_AT_ONCE):
             batch = marks[start : start + _MARKED_AT_ONCE]
             async with connection.transaction():
-                await resolutions.lock_account(connection, organization_id)
+                await resolutions.lock_account_rows(connection, organization_id)
                 marked_now = len(await resolutions.mark_unsettled(connection, batch))
                 if marked_now:
                     await record_change(

@@ -28,7 +28,7 @@ class RegularVerification:
         `ledger verify`. Does nothing while another process verifies it. Returns whether this
         process has verified the ledger now."""
         async with (
-            self._database.reading() as connection,
+            self._database.autocommit() as connection,
             money_totals.verification_lock(connection) as has_lock,
         ):
             if not has_lock or not await money_totals.verification_is_due(connection, EVERY_HOURS):

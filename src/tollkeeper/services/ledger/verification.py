@@ -84,7 +84,7 @@ class Verification:
     ) -> list[Difference]:
         """Returns the differences. With `full`, months that were proven before are proven again if
         their rows still exist."""
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             return await self.verify_on(connection, full=full, on_progress=on_progress)
 
     async def verify_on(

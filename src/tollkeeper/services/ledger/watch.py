@@ -17,7 +17,7 @@ class LedgerWatch:
         self._open_holds = open_holds
 
     async def refresh(self) -> None:
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             reasons = await unsettled.total_by_reason(connection, ALL_UNSETTLED)
             totals = await accounts.read_totals(connection)
             oldest_hold_s = await self._open_holds.oldest_age_s(connection)

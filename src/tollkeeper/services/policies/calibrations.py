@@ -57,7 +57,7 @@ class Calibrations:
         self, organization_id: OrganizationId, policy_id: str
     ) -> list[StoredCalibration]:
         """Returns the calibrations of a policy, newest first."""
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             return await calibrations.find_all(connection, organization_id, policy_id)
 
     async def calibration_activate(

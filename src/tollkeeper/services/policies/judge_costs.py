@@ -90,5 +90,5 @@ class JudgeCosts:
         self, organization_id: OrganizationId, days: DayRange
     ) -> list[JudgeUsage]:
         """Returns the judge's usage for an organization on these days, by backend and model."""
-        async with self._database.reading(organization_id) as connection:
+        async with self._database.autocommit(organization_id) as connection:
             return await judge_usage.find(connection, organization_id, days)

@@ -77,11 +77,11 @@ class Policies:
         return policy
 
     async def policy_show(self, organization_id: OrganizationId, policy_id: str) -> Policy:
-        async with self._database.reading(organization_id) as connection:
+        async with self._database.autocommit(organization_id) as connection:
             return await _find(connection, organization_id, policy_id)
 
     async def policy_list(self, organization_id: OrganizationId) -> list[Policy]:
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             if await organizations.find(connection, organization_id) is None:
                 raise NotFound(f"There is no organization {organization_id}.")
             return await policies.find_all(connection, organization_id)
@@ -90,7 +90,7 @@ class Policies:
         self, organization_id: OrganizationId, policy_id: str
     ) -> list[PolicyVersion]:
         """Returns the published versions, newest first, at most VERSIONS_SHOWN_MAX."""
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             await _find(connection, organization_id, policy_id)
             return await policies.find_versions(
                 connection, organization_id, policy_id, limit=VERSIONS_SHOWN_MAX
@@ -167,7 +167,7 @@ class Policies:
     async def policy_organization(self, policy_id: str) -> OrganizationId:
         """Returns the organization of a policy. Operators' commands need the organization, because
         their argument is only the policy id."""
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             organization_id = await policies.find_organization(connection, policy_id)
         if organization_id is None:
             raise NotFound(f"There is no policy {policy_id}.")

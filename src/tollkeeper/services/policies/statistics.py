@@ -39,7 +39,7 @@ class PolicyStatistics:
     ) -> PolicyReport:
         """Returns the report for the last `days` days, including today."""
         day_range = self._last_days(days)
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             found, by_probability = await verdict_counts.count_of_policy(
                 connection, organization_id, policy_id, day_range
             )
@@ -57,7 +57,7 @@ class PolicyStatistics:
     ) -> dict[str, tuple[int, int]]:
         """Returns, by policy id, the number of verdicts in the last `days` days and the number of
         matches among them."""
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             return await verdict_counts.count_by_policy(
                 connection, organization_id, self._last_days(days)
             )
@@ -68,7 +68,7 @@ class PolicyStatistics:
         None."""
         if self._judge is None:
             return None
-        async with self._database.reading(organization_id) as connection:
+        async with self._database.autocommit(organization_id) as connection:
             found = await drift.find_of_policy(connection, organization_id, policy_id, self._judge)
         return None if found is None else drift_of(found)
 

@@ -70,7 +70,7 @@ class AdminKeys:
         limit: int,
         descending: bool = False,
     ) -> AdminKeyPage:
-        async with self._database.reading(organization_id) as connection:
+        async with self._database.autocommit(organization_id) as connection:
             if (
                 after is not None
                 and await admin_keys.find(connection, organization_id, after) is None
@@ -83,7 +83,7 @@ class AdminKeys:
         return AdminKeyPage(keys=keys[:limit], has_more=len(keys) > limit)
 
     async def admin_key_show(self, key_id: KeyId) -> AdminKey:
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             return await _find(connection, key_id)
 
     async def admin_key_rename(self, key_id: KeyId, name: str) -> AdminKey:

@@ -87,8 +87,7 @@ class Idempotency:
 
     async def forget_old_secrets(self, database: Database) -> int:
         """Deletes the stored secrets that are older than a day, and returns their number."""
-        # `reading` also allows single statements that write.
-        async with database.reading() as connection:
+        async with database.autocommit() as connection:
             return await records.forget_secrets(connection, before=self._clock() - SECRET_REPLAY_S)
 
     def _secret(self, request: IdempotentRequest, record: records.Record, now: int) -> str | None:

@@ -41,8 +41,7 @@ class KeyUse:
             last_uses, self._last_uses[kind] = self._last_uses[kind], {}
             try:
                 for part in _parts(last_uses):
-                    # `reading` also allows single statements that write.
-                    async with database.reading() as connection:
+                    async with database.autocommit() as connection:
                         await write(connection, part)
                     for _, key_id, _ in part:
                         del last_uses[key_id.int]

@@ -66,7 +66,7 @@ class Names:
             return text
         if not _is_searchable(text):
             raise _not_found("policy", text)
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             found = await names.find_policies(
                 connection,
                 name=text,
@@ -87,7 +87,7 @@ class Names:
         texts = set(map(str, ids))
         uuids = [whole_id for text in texts if (whole_id := _whole_id(text)) is not None]
         policies = [text for text in texts if _POLICY_ID.fullmatch(text)]
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             found = await names.find_names(connection, uuids, policies)
         count = Counter((named.kind, named.name) for named in found)
         return {
@@ -107,7 +107,7 @@ class Names:
             return whole_id
         if not _is_searchable(text):
             raise _not_found(kind.noun, text)
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             found = await names.find(
                 connection,
                 kind,

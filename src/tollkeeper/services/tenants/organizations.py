@@ -14,7 +14,7 @@ from tollkeeper.services.tenants.names import checked_name, rename, require_unus
 from tollkeeper.services.tenants.projects import archive_project
 from tollkeeper.storage import names, organizations, projects
 from tollkeeper.storage.database import Connection, Database
-from tollkeeper.storage.resolutions import lock_account
+from tollkeeper.storage.resolutions import lock_account_rows
 
 _CHECK_LENGTH_MAX = 120
 
@@ -48,11 +48,11 @@ class Organizations:
         return organization
 
     async def organization_list(self) -> list[Organization]:
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             return await organizations.find_all(connection)
 
     async def organization_show(self, organization_id: OrganizationId) -> Organization:
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             return await _find(connection, organization_id)
 
     async def organization_rename(self, organization_id: OrganizationId, name: str) -> Organization:
@@ -74,7 +74,7 @@ class Organizations:
                 return before
             # Admission takes this lock too. So every admission that has read an active project ends
             # before the project is archived.
-            await lock_account(connection, organization_id)
+            await lock_account_rows(connection, organization_id)
             after = replace(before, archived_at=self._clock())
             assert after.archived_at is not None
             await organizations.archive(connection, organization_id, after.archived_at)

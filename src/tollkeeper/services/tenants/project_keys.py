@@ -25,7 +25,7 @@ from tollkeeper.services.tenants.idempotency import Idempotency, IdempotentReque
 from tollkeeper.services.tenants.names import checked_name, rename, require_unused_name
 from tollkeeper.storage import names, project_keys, projects
 from tollkeeper.storage.database import Connection, Database
-from tollkeeper.storage.resolutions import lock_account
+from tollkeeper.storage.resolutions import lock_account_rows
 
 OPERATION_CREATE = "project_key_create"
 # The maximum number of keys of one project. Revoked and expired keys do not count.
@@ -121,7 +121,7 @@ class ProjectKeys:
         return key, minted.value
 
     async def project_key_list(self, project_id: ProjectId) -> list[ProjectKey]:
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             project = await projects.find_anywhere(connection, project_id)
             if project is None:
                 raise NotFound(f"There is no project {project_id}.")
@@ -133,11 +133,11 @@ class ProjectKeys:
         self, organization_id: OrganizationId, *, limit: int
     ) -> list[ProjectKey]:
         """Returns the project keys of an organization, newest first."""
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             return await project_keys.find_of_organization(connection, organization_id, limit=limit)
 
     async def project_key_show(self, key_id: KeyId) -> ProjectKey:
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             key = await project_keys.find_anywhere(connection, key_id)
         if key is None:
             raise NotFound(f"There is no project key {key_id}.")
@@ -199,7 +199,7 @@ class ProjectKeys:
             old = await _find(connection, key_id)
             # Every change of a key requires this lock; `_change_key` says why. The key may have
             # changed before the lock was taken, so it is read again.
-            await lock_account(connection, old.organization_id)
+            await lock_account_rows(connection, old.organization_id)
             old = await _find(connection, key_id)
             status = old.status(now)
             if status is not KeyStatus.ACTIVE:
@@ -290,7 +290,7 @@ class ProjectKeys:
             key = await _find(connection, key_id)
             # Admission takes this lock too. So every admission that has read the old state of the
             # key ends before the key changes, and every later admission reads the new state.
-            await lock_account(connection, key.organization_id)
+            await lock_account_rows(connection, key.organization_id)
             if not await change(connection, key):
                 raise StateConflict(refusal)
             changed = await project_keys.find_anywhere(connection, key_id)

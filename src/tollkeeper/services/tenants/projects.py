@@ -14,7 +14,7 @@ from tollkeeper.services.clock import Clock
 from tollkeeper.services.tenants.names import checked_name, rename, require_unused_name
 from tollkeeper.storage import names, organizations, projects
 from tollkeeper.storage.database import Connection, Database
-from tollkeeper.storage.resolutions import lock_account
+from tollkeeper.storage.resolutions import lock_account_rows
 
 
 class Projects:
@@ -45,11 +45,11 @@ class Projects:
         return project
 
     async def project_list(self, organization_id: OrganizationId) -> list[Project]:
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             return await projects.find_all(connection, organization_id)
 
     async def project_show(self, project_id: ProjectId) -> Project:
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             return await _find(connection, project_id)
 
     async def project_rename(self, project_id: ProjectId, name: str) -> Project:
@@ -68,7 +68,7 @@ class Projects:
             before = await _find(connection, project_id)
             # Admission takes this lock too, so every later admission reads the new list. The project
             # may have changed before the lock was taken, so it is read again.
-            await lock_account(connection, before.organization_id)
+            await lock_account_rows(connection, before.organization_id)
             before = await _find(connection, project_id)
             await projects.write_models(connection, before.organization_id, project_id, entries)
             after = replace(before, models=entries)
@@ -94,7 +94,7 @@ class Projects:
                 raise NotFound("There is no such project.", param="project_id")
             # Admission takes this lock too. So every admission that has read the active project
             # ends before the project is archived.
-            await lock_account(connection, organization_id)
+            await lock_account_rows(connection, organization_id)
             await archive_project(connection, before, self._clock())
         return project_id
 

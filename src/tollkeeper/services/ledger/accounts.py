@@ -20,7 +20,7 @@ from tollkeeper.domain.payments import ADDING_KINDS, WITHDRAWING_KINDS, BookedGr
 from tollkeeper.domain.reports import TIME_MAX
 from tollkeeper.domain.views import Balance
 from tollkeeper.services.audit import record_change
-from tollkeeper.services.ledger.locked_account import lock_account, no_organization
+from tollkeeper.services.ledger.locked_account import lock_and_fold_account, no_organization
 from tollkeeper.storage import accounts, ledger, projects
 from tollkeeper.storage.accounts import OwnLimits
 from tollkeeper.storage.database import Connection, Database
@@ -81,7 +81,7 @@ class OverageUse:
     stopped: bool
 
 
-class Billing:
+class Accounts:
     def __init__(self, database: Database, limits: DefaultLimits) -> None:
         self._database = database
         self._limits = limits
@@ -132,7 +132,7 @@ class Billing:
     ) -> list[BookedGrant]:
         """Returns the grants before the time `until`, newest first."""
         assert 1 <= limit <= GRANTS_PAGE_MAX
-        async with self._database.reading(organization_id) as connection:
+        async with self._database.autocommit(organization_id) as connection:
             if await accounts.find_balance(connection, organization_id) is None:
                 raise no_organization(organization_id)
             return await accounts.find_grants(connection, organization_id, until, limit)
@@ -140,7 +140,7 @@ class Billing:
     async def credit_show(self, organization_id: OrganizationId) -> Balance:
         """Returns the current balance. It includes settlements that are not yet folded into (added
         to) the account row."""
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             balance = await accounts.find_balance(connection, organization_id)
         if balance is None:
             raise no_organization(organization_id)
@@ -180,7 +180,7 @@ class Billing:
         return after
 
     async def overage_show(self, organization_id: OrganizationId) -> OverageUse:
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             return await self._overage(connection, organization_id)
 
     async def _overage(self, connection: Connection, organization_id: OrganizationId) -> OverageUse:
@@ -237,7 +237,7 @@ class Billing:
 
     async def limit_show(self, project_id: ProjectId) -> LimitsInForce:
         organization_id = await self._organization_of(project_id)
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             return await self._limits_in_force(connection, organization_id, project_id)
 
     async def _limits_in_force(
@@ -252,7 +252,7 @@ class Billing:
         )
 
     async def _organization_of(self, project_id: ProjectId) -> OrganizationId:
-        async with self._database.reading() as connection:
+        async with self._database.autocommit() as connection:
             project = await projects.find_anywhere(connection, project_id)
         if project is None:
             raise NotFound(f"There is no project {project_id}.")
@@ -264,7 +264,7 @@ class Billing:
         organization_id: OrganizationId,
         project_id: ProjectId | None = None,
     ) -> AccountState:
-        locked = await lock_account(connection, self._limits, organization_id, project_id)
+        locked = await lock_and_fold_account(connection, self._limits, organization_id, project_id)
         return locked.states[organization_id]
 
 
