@@ -65,7 +65,7 @@ async def test_calls_that_cannot_be_paid_have_a_rate_too(limited: JudgedGateway)
     recorded = await services.activity.activity_list(
         organization_id=scripted.tenant.organization_id
     )
-    requests = Counter[int]()
+    requests = Counter[int | None]()
     for entry in recorded:
         requests[entry.status] += entry.requests
     assert requests == {402: _RATE, 429: 2}
