@@ -369,10 +369,11 @@ BUGS = {
         "",
         ("services/ledger/test_unsettled_marks.py",),
     ),
-    "a hold without its process": Bug(
+    "a hold without its process": SqlBug(
         "_WRITE_HOLDS",
-        "HEARTBEAT",
-        '"SELECT %s::uuid"',
+        "INSERT INTO processes (id) VALUES (%s)"
+        " ON CONFLICT (id) DO UPDATE SET heartbeat_at = clock_timestamp()",
+        "SELECT %s::uuid",
         ("services/ledger/test_recovery.py",),
     ),
     # Bugs in recovery, and in the resolution of many unsettled calls.

@@ -7,9 +7,10 @@ admission reads (a key or a project) locks the organization's account first.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import groupby, starmap
 from operator import attrgetter
-from typing import Any, LiteralString, TypeAlias
+from typing import Any, LiteralString
 from uuid import UUID
 
 import msgspec
@@ -22,17 +23,18 @@ from tollkeeper.domain.admission import (
 )
 from tollkeeper.domain.ledger import Hold, LockedAccounts
 from tollkeeper.domain.months import time_ms_of_id
+from tollkeeper.domain.pricing import PRICE_NAMES, Pricing, dearest_prices
 from tollkeeper.storage import cap_counts, caps
 from tollkeeper.storage.account_rows import account_of, fold_of, key_status_of, project_of
 from tollkeeper.storage.database import Connection
-from tollkeeper.storage.hold_prices import has_own_prices, special_prices
 from tollkeeper.storage.price_columns import PRICE_COLUMNS, prices
-from tollkeeper.storage.processes import HEARTBEAT, heartbeat
+from tollkeeper.storage.processes import heartbeat
 from tollkeeper.storage.round_trips import BoundStatement, Rows, Statement, id_array, run_alone
 
 # Rows are sent as one JSON parameter, because converting one array per column would take more time
 # than all other work of the ledger. PostgreSQL reads JSON integers of any size exactly.
 _encode = msgspec.json.Encoder().encode
+_CACHED_PRICES_MAX = 1024
 
 
 async def use_asynchronous_commit(connection: Connection) -> None:
@@ -258,10 +260,53 @@ def _groups(holds: Sequence[Hold]) -> Iterator[tuple[Any, list[Hold]]]:
     on its bounds, the hold forms its own group."""
     for _, group in groupby(sorted(holds, key=_key), _sharing):
         members = [*group]
-        parts = [[hold] for hold in members] if has_own_prices(members[0]) else [members]
+        parts = [[hold] for hold in members] if _has_own_prices(members[0]) else [members]
         for part in parts:
             shared = _HoldGroup(*_shared_values(part[0]))
-            yield replace(shared, **special_prices(part[0])), part
+            yield replace(shared, **_special_prices(part[0])), part
+
+
+def _has_own_prices(hold: Hold) -> bool:
+    """Tells whether the prices with which the hold was computed depend on its bounds."""
+    return bool(hold.pricing.variants or hold.bounds.writes_images)
+
+
+def _special_prices(hold: Hold) -> dict[str, Any]:
+    """Returns the price columns that are not the prices of `hold.pricing`. If the answer may be
+    charged at several prices, the columns contain the prices with which the hold was computed, and
+    `price_variants` contains all possible prices."""
+    if not _has_own_prices(hold):
+        return {}
+    return _price_columns(dearest_prices(hold.pricing, hold.bounds), hold.pricing)
+
+
+@lru_cache(maxsize=_CACHED_PRICES_MAX)
+def _price_columns(dearest: Pricing, all_prices: Pricing) -> dict[str, Any]:
+    columns: dict[str, Any] = {
+        column: getattr(dearest, name) for column, name in PRICE_COLUMNS.items()
+    }
+    has_other_prices = bool(all_prices.variants) or dearest != all_prices
+    columns["price_variants"] = _variants(all_prices) if has_other_prices else None
+    return columns
+
+
+def _variants(pricing: Pricing) -> list[dict[str, Any]]:
+    ordinary = {"service_tier": None, "from_tokens": 0, **_amounts(pricing)}
+    return [
+        ordinary,
+        *(
+            {
+                "service_tier": variant.service_tier,
+                "from_tokens": variant.from_tokens,
+                **_amounts(variant.prices),
+            }
+            for variant in pricing.variants
+        ),
+    ]
+
+
+def _amounts(prices: Pricing) -> dict[str, str]:
+    return {name: str(getattr(prices, name)) for name in PRICE_NAMES}
 
 
 def _state_documents(states: dict[OrganizationId, AccountState]) -> tuple[bytes, bytes]:
@@ -277,45 +322,43 @@ def _state_documents(states: dict[OrganizationId, AccountState]) -> tuple[bytes,
     return _encode(accounts), _encode(projects)
 
 
-# For each table, the columns that a hold transaction writes. Each column has its SQL type, and the
-# field of the state or of the hold that contains its value.
-_Columns: TypeAlias = dict[LiteralString, tuple[LiteralString, str]]
-_SPEND: _Columns = {
-    "held": ("numeric", "spend.held_picousd"),
-    "unsettled": ("numeric", "spend.unsettled_picousd"),
-    "settled": ("numeric", "spend.settled_picousd"),
+# The fields whose values become the columns of the statements below, in the statements' order.
+_SPEND = {
+    "held": "spend.held_picousd",
+    "unsettled": "spend.unsettled_picousd",
+    "settled": "spend.settled_picousd",
 }
-_ACCOUNT: _Columns = {
-    "available": ("numeric", "available_picousd"),
-    "overage": ("numeric", "overage_picousd"),
-    "stopped": ("boolean", "stopped"),
-    "overage_in_flight": ("numeric", "overage_in_flight_picousd"),
+_ACCOUNT = {
+    "available": "available_picousd",
+    "overage": "overage_picousd",
+    "stopped": "stopped",
+    "overage_in_flight": "overage_in_flight_picousd",
     **_SPEND,
 }
-_PROJECT: _Columns = {
-    "live_holds": ("integer", "live_holds"),
-    "rate_units": ("bigint", "rate_units"),
-    "rate_at_us": ("bigint", "rate_at_us"),
+_PROJECT = {
+    "live_holds": "live_holds",
+    "rate_units": "rate_units",
+    "rate_at_us": "rate_at_us",
     **_SPEND,
 }
 # The columns of a hold that other holds of the same key and model have too, and all other columns.
-_SHARED: _Columns = {
-    "organization_id": ("uuid", "organization_id"),
-    "project_id": ("uuid", "project_id"),
-    "api_key_id": ("uuid", "key_id"),
-    "model": ("text", "model"),
-    **{column: ("numeric", f"pricing.{name}") for column, name in PRICE_COLUMNS.items()},
+_SHARED = {
+    "organization_id": "organization_id",
+    "project_id": "project_id",
+    "api_key_id": "key_id",
+    "model": "model",
+    **{column: f"pricing.{name}" for column, name in PRICE_COLUMNS.items()},
 }
-_OWN: _Columns = {
-    "hold": ("numeric", "hold_picousd"),
-    "overage_max": ("numeric", "overage_max_picousd"),
-    "prompt_tokens_max": ("bigint", "bounds.prompt_tokens"),
-    "choices": ("integer", "bounds.choices"),
-    "output_tokens_max": ("bigint", "bounds.output_tokens_each"),
-    "images": ("integer", "bounds.images"),
-    "web_searches": ("integer", "bounds.web_searches"),
-    "input_audio_tokens_max": ("bigint", "bounds.input_audio_tokens"),
-    "output_audio_tokens_max": ("bigint", "bounds.output_audio_tokens_each"),
+_OWN = {
+    "hold": "hold_picousd",
+    "overage_max": "overage_max_picousd",
+    "prompt_tokens_max": "bounds.prompt_tokens",
+    "choices": "bounds.choices",
+    "output_tokens_max": "bounds.output_tokens_each",
+    "images": "bounds.images",
+    "web_searches": "bounds.web_searches",
+    "input_audio_tokens_max": "bounds.input_audio_tokens",
+    "output_audio_tokens_max": "bounds.output_audio_tokens_each",
 }
 # The structs with the values of these columns, which become JSON objects. JSON omits the columns of a
 # hold that are zero or not set.
@@ -334,63 +377,63 @@ _HoldGroup = msgspec.defstruct(
 )
 
 
-_account_values = attrgetter(*(field for _, field in _ACCOUNT.values()))
-_project_values = attrgetter(*(field for _, field in _PROJECT.values()))
-_shared_values = attrgetter(*(field for _, field in _SHARED.values()))
-_own_values = attrgetter("id", *(field for _, field in _OWN.values()))
+_account_values = attrgetter(*_ACCOUNT.values())
+_project_values = attrgetter(*_PROJECT.values())
+_shared_values = attrgetter(*_SHARED.values())
+_own_values = attrgetter("id", *_OWN.values())
 # A key belongs to one project of one organization. An integer compares faster than a UUID.
 _key = attrgetter("key_id.int")
 _sharing = attrgetter(*("key_id.int", "model", "pricing", "bounds.writes_images"))
 
-
-def _assignments(columns: _Columns) -> LiteralString:
-    return ", ".join(name + " = v." + name for name in columns)
-
-
-def _typed(columns: _Columns) -> LiteralString:
-    return ", ".join(name + " " + sql_type for name, (sql_type, _) in columns.items())
-
-
-_ACCOUNTS_AND_PROJECTS: LiteralString = (
-    "WITH written_accounts AS (UPDATE accounts a SET "
-    + _assignments(_ACCOUNT)
-    + " FROM json_to_recordset(%s::json) AS v (organization_id uuid, "
-    + _typed(_ACCOUNT)
-    + """)
+_STATES: LiteralString = """
+    WITH written_accounts AS (
+        UPDATE accounts a SET available = v.available, overage = v.overage, stopped = v.stopped,
+            overage_in_flight = v.overage_in_flight, held = v.held, unsettled = v.unsettled,
+            settled = v.settled
+        FROM json_to_recordset(%s::json) AS v (organization_id uuid, available numeric,
+            overage numeric, stopped boolean, overage_in_flight numeric, held numeric,
+            unsettled numeric, settled numeric)
         WHERE a.organization_id = v.organization_id
-    ), written_projects AS (UPDATE project_accounts a SET """
-    + _assignments(_PROJECT)
-    + " FROM json_to_recordset(%s::json) AS v (organization_id uuid, project_id uuid, "
-    + _typed(_PROJECT)
-    + """)
+    ), written_projects AS (
+        UPDATE project_accounts a SET live_holds = v.live_holds, rate_units = v.rate_units,
+            rate_at_us = v.rate_at_us, held = v.held, unsettled = v.unsettled, settled = v.settled
+        FROM json_to_recordset(%s::json) AS v (organization_id uuid, project_id uuid,
+            live_holds integer, rate_units bigint, rate_at_us bigint, held numeric,
+            unsettled numeric, settled numeric)
         WHERE a.organization_id = v.organization_id AND a.project_id = v.project_id
     )
-    """
-)
-_WRITE_STATES = Statement(
-    "tollkeeper_write_states", _ACCOUNTS_AND_PROJECTS + "SELECT", returns_rows=False
-)
-# The last column is set only for some holds.
-_SHARED_COLUMNS: LiteralString = ", ".join(_SHARED) + ", price_variants"
-_HOLDS: LiteralString = (
-    "INSERT INTO reservations (process_id, held_at, id, "
-    + _SHARED_COLUMNS
-    + ", "
-    + ", ".join(_OWN)
-    + ") SELECT %s::uuid, to_timestamp(%s::numeric / 1000000), h.id, "
-    + _SHARED_COLUMNS
-    + ", "
-    + ", ".join("coalesce(h." + name + ", 0)" for name in _OWN)
-    + " FROM json_to_recordset(%s::json) AS g ("
-    + _typed(_SHARED)
-    + """, price_variants jsonb, holds json),
-        json_to_recordset(g.holds) AS h (id uuid, """
-    + _typed(_OWN)
-    + ")"
-)
+"""
+_WRITE_STATES = Statement("tollkeeper_write_states", _STATES + "SELECT", returns_rows=False)
+# `alive` is `processes.HEARTBEAT`, written out.
 _WRITE_HOLDS = Statement(
     "tollkeeper_write_holds",
-    _ACCOUNTS_AND_PROJECTS + ", alive AS (" + HEARTBEAT + ")" + _HOLDS,
+    _STATES
+    + """
+    , alive AS (
+        INSERT INTO processes (id) VALUES (%s)
+        ON CONFLICT (id) DO UPDATE SET heartbeat_at = clock_timestamp()
+    )
+    INSERT INTO reservations (process_id, held_at, id, organization_id, project_id, api_key_id,
+        model, price_prompt, price_completion, price_image, price_request, price_cache_read,
+        price_cache_write, price_cache_write_1h, price_web_search, price_input_audio,
+        price_output_audio, price_variants, hold, overage_max, prompt_tokens_max, choices,
+        output_tokens_max, images, web_searches, input_audio_tokens_max, output_audio_tokens_max)
+    SELECT %s::uuid, to_timestamp(%s::numeric / 1000000), h.id, organization_id, project_id,
+        api_key_id, model, price_prompt, price_completion, price_image, price_request,
+        price_cache_read, price_cache_write, price_cache_write_1h, price_web_search,
+        price_input_audio, price_output_audio, price_variants, coalesce(h.hold, 0),
+        coalesce(h.overage_max, 0), coalesce(h.prompt_tokens_max, 0), coalesce(h.choices, 0),
+        coalesce(h.output_tokens_max, 0), coalesce(h.images, 0), coalesce(h.web_searches, 0),
+        coalesce(h.input_audio_tokens_max, 0), coalesce(h.output_audio_tokens_max, 0)
+    FROM json_to_recordset(%s::json) AS g (organization_id uuid, project_id uuid, api_key_id uuid,
+            model text, price_prompt numeric, price_completion numeric, price_image numeric,
+            price_request numeric, price_cache_read numeric, price_cache_write numeric,
+            price_cache_write_1h numeric, price_web_search numeric, price_input_audio numeric,
+            price_output_audio numeric, price_variants jsonb, holds json),
+        json_to_recordset(g.holds) AS h (id uuid, hold numeric, overage_max numeric,
+            prompt_tokens_max bigint, choices integer, output_tokens_max bigint, images integer,
+            web_searches integer, input_audio_tokens_max bigint, output_audio_tokens_max bigint)
+    """,
     returns_rows=False,
 )
 
@@ -458,8 +501,9 @@ _RESTORE_HOLDS: LiteralString = (
     + prices("g.")
     + """,
             g.price_variants, 0, 0, 0, 0
-        FROM json_to_recordset(%s::json) AS g ("""
-    + _typed(_SHARED)
+        FROM json_to_recordset(%s::json) AS g (organization_id uuid, project_id uuid,
+            api_key_id uuid, model text, """
+    + prices(after=" numeric")
     + """, price_variants jsonb, holds json)
         JOIN accounts a USING (organization_id),
         LATERAL json_to_recordset(g.holds) AS h (id uuid, held_at_ms numeric)
