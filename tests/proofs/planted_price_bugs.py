@@ -324,10 +324,10 @@ PRICE_BUGS = {
         "return self.available_picousd + spend.unsettled_picousd",
         ("domain/test_overage_bound.py",),
     ),
-    "a stop is not written": Bug(
-        "_assignments",
-        '", ".join(name + " = v." + name for name in columns)',
-        '", ".join(name + " = v." + name for name in columns if name != "stopped")',
+    "a stop is not written": SqlBug(
+        "storage.ledger:_STATES",
+        "stopped = v.stopped,",
+        "",
         OVERAGE,
     ),
     # Bugs in the bounds of prompts.

@@ -2,6 +2,7 @@
 that the program reads every setting."""
 
 import ast
+import dataclasses
 import json
 import re
 import tomllib
@@ -15,6 +16,8 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from tests.support.tables import each
+from tollkeeper.backends.config import BackendConfig
+from tollkeeper.domain.catalog import Model
 from tollkeeper.settings import DEFAULT_FILE, Settings, load_settings
 
 _ROOT = Path(__file__).parents[2]
@@ -195,11 +198,21 @@ def _read_in(tree: ast.Module) -> Iterator[str]:
             yield from (f"{section}.{node.attr}" for section in sections)
 
 
+# What is built from a section: a field with the name of a setting gets its value.
+_BUILT = {"backends": BackendConfig, "models": Model}
+
+
 def test_every_setting_is_read_by_the_program() -> None:
     read: set[str] = set()
+    attributes: set[str] = set()
     for path in _SOURCE.rglob("*.py"):
         if path.parent.name != "settings":
-            read |= set(_read_in(ast.parse(path.read_text())))
+            tree = ast.parse(path.read_text())
+            read |= set(_read_in(tree))
+            attributes |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for section, built in _BUILT.items():
+        fields = {field.name for field in dataclasses.fields(built) if field.init}
+        read |= {f"{section}.{name}" for name in fields & attributes}
     assert set(_NAMES) - read == set()
 
 

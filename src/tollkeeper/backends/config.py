@@ -94,8 +94,8 @@ class BackendConfig:
     urls: tuple[str, ...]
     protocol: WireProtocol
     api_key: str | None = field(repr=False)
-    # The file from which `api_key` was read, or None. After a change, the file is read again.
-    api_key_file: str | None
+    # The file from which `api_key` was read, or "". After a change, the file is read again.
+    api_key_file: str
     # The header that contains the key, or the kind of the identity.
     credential: CredentialKind
     # The identity that obtains tokens or signs requests, if the backend requires tokens or signatures
@@ -103,8 +103,8 @@ class BackendConfig:
     identity: Identity | None
     # Additional headers of every request.
     headers: Mapping[str, str]
-    # A file with the only trusted certificates. None means the trusted certificates of the system.
-    tls_ca_file: str | None
+    # A file with the only trusted certificates. "" means the trusted certificates of the system.
+    tls_ca_file: str
 
     connect_timeout_s: float
     # The longest pause in an answer that has begun. Before the answer begins, only the deadline of
@@ -135,8 +135,8 @@ class BackendConfig:
     takes_reasoning_text: bool
     tokenizer: Tokenizer
     # The path of the token count request. A path that starts with "/" is relative to the scheme, host
-    # and port of the URL; any other path is relative to the URL. None means the default path.
-    tokenize_path: str | None
+    # and port of the URL; any other path is relative to the URL. "" means the default path.
+    tokenize_path: str
     # The maximum number of connections to each replica, from each process.
     connections_max: int
     billing_rules: BillingRules

@@ -149,12 +149,12 @@ class KeyInFile(_WithoutBackgroundWork):
             _log.info("credential changed", file=str(self._path))
 
 
-def open_credential(kind: CredentialKind, key: str | None, file: str | None) -> Credential:
+def open_credential(kind: CredentialKind, key: str | None, file: str) -> Credential:
     """Creates the credential for a key. If the key comes from a file, `key` is the content of the
     file when the settings were read."""
     if key is None:
         return NoCredential()
-    return FixedKey(kind, key) if file is None else KeyInFile(kind, Path(file), key)
+    return KeyInFile(kind, Path(file), key) if file else FixedKey(kind, key)
 
 
 def key_header(kind: CredentialKind, key: str) -> bytes:

@@ -57,7 +57,7 @@ def tokenize_request(config: BackendConfig) -> TokenizeRequest | None:
             assert isinstance(wire, MessagesWire | GeminiWire | ConverseWire)
             configured = config.tokenize_path
             return TokenizeRequest(
-                wire.count_path_for if configured is None else _always(configured),
+                _always(configured) if configured else wire.count_path_for,
                 wire.encode_count,
                 wire.count_field,
                 partial(beta_header, wire),

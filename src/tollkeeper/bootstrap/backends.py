@@ -12,7 +12,7 @@ from tollkeeper.backends.config import (
     Tokenizer,
     WireProtocol,
 )
-from tollkeeper.backends.credentials import CredentialKind, read_key
+from tollkeeper.backends.credentials import read_key
 from tollkeeper.backends.fan_out import FanOutBackend
 from tollkeeper.backends.port import Backend
 from tollkeeper.backends.presets import PRESETS
@@ -26,7 +26,7 @@ from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.services.policies.checks import FirstJudge
 from tollkeeper.services.policies.judge import Judge, JudgeConfig
 from tollkeeper.services.vault import Vault
-from tollkeeper.settings import BackendSettings, JudgeSettings, Settings, SettingsError
+from tollkeeper.settings import BackendSettings, JudgeSettings, Settings, SettingsError, built_from
 from tollkeeper.settings.backends import CACHE_SALT
 
 # The protocols without a request that counts the tokens of a prompt.
@@ -131,7 +131,7 @@ def _backend(
         # The engine creates one completion in each call. It has `embedded.parallel` slots for
         # concurrent calls.
         return FanOutBackend(routed, concurrency=settings.embedded.parallel)
-    if declared.native_n and WireProtocol(declared.protocol) is WireProtocol.CHAT:
+    if declared.native_n and declared.protocol is WireProtocol.CHAT:
         return routed
     # Only the chat protocol has the field `n` for every model and for streams. On other protocols, the
     # gateway makes one call for each completion.
@@ -142,7 +142,6 @@ def backend_config(declared: BackendSettings, engine: EngineAddress | None) -> B
     """Builds the configuration of a backend. Raises ValueError if an address or a credential cannot be
     used."""
     embedded = declared.kind == "embedded"
-    protocol = WireProtocol(declared.protocol)
     access = _access(declared, engine)
     preset = PRESETS.get(declared.preset)
     # `declared.fields` maps a request field to the backend's name for the field, to False (the field is
@@ -153,19 +152,13 @@ def backend_config(declared: BackendSettings, engine: EngineAddress | None) -> B
         for name, setting in declared.fields.items()
         if name != CACHE_SALT or not setting
     }
-    return BackendConfig(
-        name=declared.name,
-        protocol=protocol,
+    return built_from(
+        declared,
+        BackendConfig,
         urls=access.urls,
+        api_key_file="" if embedded else declared.api_key_file,
         api_key=access.api_key,
-        api_key_file=access.api_key_file,
-        credential=CredentialKind(declared.credential),
         identity=None if embedded else identity_of(declared),
-        headers=declared.headers,
-        tls_ca_file=declared.tls_ca_file or None,
-        connect_timeout_s=declared.connect_timeout_s,
-        idle_timeout_s=declared.idle_timeout_s,
-        retries=declared.retries,
         always_stream=embedded,
         # Makes the engine report progress while it processes a long prompt. Without these reports, the engine
         # would notice a disconnect of the gateway only after it has processed the whole prompt.
@@ -177,7 +170,6 @@ def backend_config(declared: BackendSettings, engine: EngineAddress | None) -> B
         omitted_fields=tuple(name for name, other in fields.items() if other == ""),
         takes_reasoning_text=preset is None or preset.takes_reasoning_text,
         tokenizer=_tokenizer(declared),
-        tokenize_path=declared.tokenize_path or None,
         connections_max=declared.connections,
         billing_rules=replace(
             preset.billing_rules if preset else NO_BILLING_RULES,
@@ -203,7 +195,7 @@ def _tokenizer(declared: BackendSettings) -> Tokenizer:
     if declared.tokenize_path == "none":
         return Tokenizer.NONE
     preset_tokenizer = PRESETS[declared.preset].tokenizer if declared.preset else None
-    if preset_tokenizer is not None or WireProtocol(declared.protocol) not in _WITHOUT_TOKEN_COUNT:
+    if preset_tokenizer is not None or declared.protocol not in _WITHOUT_TOKEN_COUNT:
         return preset_tokenizer or Tokenizer.PROTOCOL
     return Tokenizer.VLLM if declared.tokenize_path else Tokenizer.NONE
 
@@ -214,13 +206,12 @@ class _Access:
 
     urls: tuple[str, ...]
     api_key: str | None = field(repr=False)
-    api_key_file: str | None = None
 
 
 def _access(declared: BackendSettings, engine: EngineAddress | None) -> _Access:
     if declared.kind == "embedded":
         return _Access((), None) if engine is None else _Access((engine.base_url,), engine.api_key)
-    return _Access(declared.urls, api_key_of(declared), declared.api_key_file or None)
+    return _Access(declared.urls, api_key_of(declared))
 
 
 def api_key_of(declared: BackendSettings) -> str | None:

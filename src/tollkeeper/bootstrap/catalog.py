@@ -30,7 +30,7 @@ from tollkeeper.domain.declared_prices import (
 )
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.inference import OUTPUT_MODALITIES
-from tollkeeper.domain.messages_behavior import MessagesBehavior, PromptCaching, ThinkingStyle
+from tollkeeper.domain.messages_behavior import MessagesBehavior, ThinkingStyle
 from tollkeeper.domain.pricing import PriceChange, Pricing
 from tollkeeper.embedded.packaged_model import ENGINE_SCHEMA_BOUNDS
 from tollkeeper.settings import (
@@ -40,6 +40,7 @@ from tollkeeper.settings import (
     PricesSettings,
     Settings,
     SettingsError,
+    built_from,
 )
 
 # The protocols of providers that charge for the whole prompt again after each web search.
@@ -79,14 +80,10 @@ def _on_alternative(declared: ModelSettings, alternative: AlternativeSettings) -
 
 def _on_backend(declared: ModelSettings, backend: BackendSettings) -> Model:
     """Returns the model with the properties that it has on this backend."""
-    model = replace(
-        _model(declared, backend),
-        cache_salt_field=backend.cache_salt_field,
-        allows_remote_media=backend.allow_remote_media,
-    )
+    model = _model(declared, backend)
     if backend.kind == "embedded":
         return replace(model, schema_bounds=ENGINE_SCHEMA_BOUNDS)
-    return _on_protocol(model, WireProtocol(backend.protocol))
+    return _on_protocol(model, backend.protocol)
 
 
 def _on_protocol(model: Model, protocol: WireProtocol) -> Model:
@@ -170,7 +167,7 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
     except InvalidRequest as exc:
         setting = (int(part) if part.isdecimal() else part for part in (exc.param or "").split("."))
         raise SettingsError(exc.message, ("models", declared.id, *setting)) from None
-    protocol = WireProtocol(backend.protocol)
+    protocol = backend.protocol
     preset, bounds = PRESETS.get(backend.preset, Preset()), declared.token_bounds
     by_budget = thinks_by_budget(declared.upstream_model)
     searches = bounds.searches
@@ -179,29 +176,15 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
     hidden_prompt = bounds.hidden_prompt
     if hidden_prompt is None:
         hidden_prompt = hidden_prompt_tokens(declared.upstream_model, preset)
-    return Model(
-        id=declared.id,
-        backend=declared.backend,
-        upstream_model=declared.upstream_model,
-        owned_by=declared.owned_by,
-        name=declared.name or declared.id,
-        display_name=declared.display_name or declared.name or declared.id,
-        created=declared.created,
-        context_length=declared.context_length,
-        max_output_length=declared.max_output_length,
-        input_modalities=declared.input_modalities,
+    return built_from(
+        declared,
+        Model,
         output_modalities=_narrowed(declared.output_modalities, OUTPUT_MODALITIES),
-        quantization=declared.quantization,
-        supported_sampling_parameters=declared.supported_sampling_parameters,
-        supported_features=declared.supported_features,
-        sampling_limits=declared.sampling_limits,
-        sampling_limits_revision=declared.sampling_limits_revision,
-        required_checks=declared.required_checks,
-        is_ready=declared.is_ready,
         pricing=pricing,
         price_changes=price_changes,
-        options=declared.options,
         tool_prices=tool_prices,
+        cache_salt_field=backend.cache_salt_field,
+        allows_remote_media=backend.allow_remote_media,
         reasons=Feature.REASONING in declared.supported_features
         or reasons_unasked(declared.upstream_model),
         token_bounds=TokenBounds(
@@ -220,7 +203,7 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
             template=DEFAULT_TOKEN_BOUNDS.template + hidden_prompt,
         ),
         messages=MessagesBehavior(
-            caching=PromptCaching(declared.prompt_caching),
+            caching=declared.prompt_caching,
             thinking=ThinkingStyle.BUDGET if by_budget else ThinkingStyle.ADAPTIVE,
             beta_flags=declared.beta_flags if protocol in _MESSAGES_PROTOCOLS else (),
             has_search_blocks=protocol in _MESSAGES_PROTOCOLS,

@@ -38,7 +38,7 @@ def identity_of(
 ) -> Identity | None:
     """Returns the identity, or None if the backend uses a key. Raises SettingsError if a setting or the
     provider's library is missing. Does not import the library."""
-    kind = CredentialKind(declared.credential)
+    kind = declared.credential
     if kind not in _LIBRARIES:
         return None
     package, modules, extra = _LIBRARIES[kind]

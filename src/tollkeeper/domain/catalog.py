@@ -69,6 +69,7 @@ class Model:
     backend: str
     upstream_model: str
     owned_by: str = ""
+    # Empty: the id. The display name is then this name.
     name: str = ""
     display_name: str = ""
     created: int = 0
@@ -120,6 +121,8 @@ class Model:
     exceeds_output_limit: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or self.id)
+        object.__setattr__(self, "display_name", self.display_name or self.name)
         object.__setattr__(self, "writes_audio", "audio" in self.output_modalities)
         object.__setattr__(self, "writes_images", "image" in self.output_modalities)
         exceeds = self.writes_images or (self.reasons and not self.bounds_reasoning)

@@ -12,7 +12,7 @@ from tollkeeper.settings.load import (
 from tollkeeper.settings.places import Place, SettingsError, SettingsSource
 from tollkeeper.settings.prices import PricesSettings
 from tollkeeper.settings.schema import AlternativeSettings, JudgeSettings, ModelSettings, Settings
-from tollkeeper.settings.section import shown_variable
+from tollkeeper.settings.section import built_from, shown_variable
 
 __all__ = [
     "DEFAULT_FILE",
@@ -27,6 +27,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "SettingsSource",
+    "built_from",
     "configured_path",
     "load_settings",
     "settings_source",

@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from tollkeeper.backends.config import shown_url
+from tollkeeper.backends.config import WireProtocol, shown_url
+from tollkeeper.backends.credentials import CredentialKind
 from tollkeeper.backends.presets import PRESETS
 from tollkeeper.settings.section import (
     Name,
@@ -38,13 +39,12 @@ class IdentitySettings(Section):
     region: str = Field(default="", pattern=r"^([a-z0-9-]{1,32})?$")
 
 
-CredentialName = Literal[
-    "bearer", "x-api-key", "api-key", "x-goog-api-key", "google", "entra", "sigv4"
-]
 # The credentials with which the gateway has an identity at the provider instead of a fixed key. The
 # gateway obtains tokens for this identity, or signs requests.
-IDENTITY_CREDENTIALS = frozenset({"google", "entra", "sigv4"})
-_BEDROCK_PROTOCOLS = frozenset({"converse", "bedrock_messages"})
+IDENTITY_CREDENTIALS = frozenset(
+    {CredentialKind.GOOGLE, CredentialKind.ENTRA, CredentialKind.SIGV4}
+)
+_BEDROCK_PROTOCOLS = frozenset({WireProtocol.CONVERSE, WireProtocol.BEDROCK_MESSAGES})
 BackendHeaderName = Annotated[str, Field(pattern=r"^[a-z0-9!#$%&'*+.^_`|~-]{1,64}$")]
 # The server's name for a field of chat requests, "" to omit the field, or False to reject requests that
 # have the field.
@@ -70,22 +70,13 @@ class BackendSettings(Section):
     kind: Literal["embedded", "openai"] = "openai"
     # The name of a known provider or server, which determines the defaults of the settings below.
     preset: str = ""
-    protocol: Literal[
-        "chat",
-        "responses",
-        "messages",
-        "vertex_messages",
-        "bedrock_messages",
-        "gemini",
-        "vertex_gemini",
-        "converse",
-    ] = "chat"
+    protocol: WireProtocol = WireProtocol.CHAT
     # The base address of each replica.
     urls: tuple[str, ...] = ()
     api_key_env: SecretVariable = ""
     api_key_file: SecretFile = ""
     # The header that contains the key, or the kind of identity that the gateway uses instead of a key.
-    credential: CredentialName = "bearer"
+    credential: CredentialKind = CredentialKind.BEARER
     identity: IdentitySettings = Field(default={}, validate_default=True)
     # Additional headers in every request to the backend. A header value may be a secret.
     headers: dict[BackendHeaderName, HeaderValue] = Field(default={}, repr=False)
@@ -182,7 +173,7 @@ class BackendSettings(Section):
                 "a backend of kind 'embedded' has no urls, because tollkeeper starts it; remove them",
                 "urls",
             )
-        if self.kind == "embedded" and self.protocol != "chat":
+        if self.kind == "embedded" and self.protocol is not WireProtocol.CHAT:
             raise conflicting_setting("a backend of kind 'embedded' speaks 'chat' only", "protocol")
         if self.protocol in _BEDROCK_PROTOCOLS and any(
             url.rstrip("/").endswith("/openai/v1") for url in self.urls
@@ -192,7 +183,7 @@ class BackendSettings(Section):
                 "bedrock-openai for this address",
                 "protocol",
             )
-        if self.cache_adds_to_prompt and self.protocol != "chat":
+        if self.cache_adds_to_prompt and self.protocol is not WireProtocol.CHAT:
             raise conflicting_setting(
                 "only the reports of protocol 'chat' leave this open", "cache_adds_to_prompt"
             )

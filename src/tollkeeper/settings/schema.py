@@ -21,6 +21,7 @@ from tollkeeper.backends.config import host_and_port, shown_url
 from tollkeeper.domain import conventions
 from tollkeeper.domain.access import PROJECT_KEY_PERMISSIONS
 from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.domain.messages_behavior import PromptCaching
 from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.domain.people import Role
 from tollkeeper.domain.trial import THRESHOLD_MAX, THRESHOLD_MIN
@@ -533,7 +534,7 @@ class ModelSettings(PricesSettings):
     options: dict[str, str] = {}
     # Only for Anthropic's protocols and `converse`: whether the client ("caller"), the gateway ("5m",
     # "1h") or neither ("off") marks the parts of a prompt that the provider caches.
-    prompt_caching: Literal["off", "caller", "5m", "1h"] = "caller"
+    prompt_caching: PromptCaching = PromptCaching.CALLER
     # Only for Anthropic's protocols: beta flags of clients that are forwarded to the backend.
     beta_flags: tuple[BetaFlag, ...] = Field(default=(), max_length=64)
     # Other backends that may serve the model.

@@ -1,7 +1,8 @@
 """Defines the base class of all sections of the settings, and the types that several sections use."""
 
 import re
-from typing import Annotated, Any, get_args
+from dataclasses import fields
+from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
@@ -62,6 +63,18 @@ class Section(BaseModel):
         if isinstance(value, bool) and {int, float} & {annotation, *get_args(annotation)}:
             raise ValueError("must be a number")
         return value
+
+
+_Built = TypeVar("_Built")
+
+
+def built_from(section: Section, target: type[_Built], **computed: Any) -> _Built:
+    """Builds the dataclass `target`: a field with the name of a setting gets the setting's value, and
+    `computed` has the other fields and those that aren't simply the setting. So a new setting needs
+    its line in the section and its field in the dataclass."""
+    settings = type(section).model_fields
+    names = {field.name for field in fields(target) if field.init} & settings.keys()  # type: ignore[arg-type]
+    return target(**{name: getattr(section, name) for name in names - computed.keys()}, **computed)
 
 
 def shown_variable(name: str) -> str:

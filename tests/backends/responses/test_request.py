@@ -10,6 +10,7 @@ import pytest
 from tests.support.backend_calls import MODEL, make_call
 from tests.support.tables import each
 from tests.support.upstream_wire import message_item, response
+from tollkeeper.backends.config import WireProtocol
 from tollkeeper.backends.gemini.thinking import Seal
 from tollkeeper.backends.responses.answer import ResponsesAnswer
 from tollkeeper.backends.responses.request import OPTIONS, encode_responses_request
@@ -148,7 +149,7 @@ def test_reasoning_text_is_not_sent_to_providers_that_reject_it(
     declared = BackendSettings(
         name="cluster",
         preset=preset,
-        protocol="responses",
+        protocol=WireProtocol.RESPONSES,
         urls=("http://a.test/v1",),
         api_key_env="KEY",
     )

@@ -128,7 +128,7 @@ async def test_an_answer_before_the_whole_question_ends_the_connection(
         StreamServer(hasty, tls=context) as server,
         routed(
             f"{scheme}://127.0.0.1:{server.port}/v1",
-            tls_ca_file=None if certificate is None else str(certificate),
+            tls_ca_file="" if certificate is None else str(certificate),
             keep_alive_s=600,
         ) as backend,
     ):

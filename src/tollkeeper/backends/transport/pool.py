@@ -258,9 +258,9 @@ def open_pool(url: str, config: BackendConfig) -> ConnectionPool:
     )
 
 
-def _tls(ca_file: str | None) -> ssl.SSLContext:
+def _tls(ca_file: str) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=ca_file)
+        context = ssl.create_default_context(cafile=ca_file or None)
     except OSError as exc:
         reason = "it has no valid certificate" if isinstance(exc, ssl.SSLError) else exc.strerror
         raise ValueError(f"tls_ca_file: {ca_file} cannot be used: {reason}.") from exc
