@@ -5,6 +5,8 @@ from tests.proofs.bug import Bug
 _USAGE_TESTS = ("backends/anthropic/test_usage.py",)
 _ANSWER_TESTS = ("backends/anthropic/test_answer.py",)
 _FALLBACK_TESTS = ("journeys/providers/test_fallback.py",)
+_BILLED_TO_END_TESTS = ("journeys/calls/test_billed_to_end.py",)
+_BILLING_RULE_TESTS = ("journeys/calls/test_billing_rules.py",)
 
 PROVIDER_BUGS = {
     "a complete answer without a finish reason is charged but not delivered": Bug(
@@ -53,13 +55,61 @@ PROVIDER_BUGS = {
         "RunningCalls.abandon",
         "tab.is_billed_to_end and self._long_drains.take_place(tab)",
         "False",
-        ("journeys/calls/test_billed_to_end.py",),
+        _BILLED_TO_END_TESTS,
     ),
     "an answer that is billed to its end is booked as far as it was read": Bug(
         "_unknown_cost",
-        "if meter.broke_off and tab.is_billed_to_end and tab.has_ended_early:",
+        "if meter.broke_off and tab.is_billed_to_end and has_stopped_reading:",
         "if False:",
-        ("journeys/calls/test_billed_to_end.py",),
+        _BILLED_TO_END_TESTS,
+    ),
+    "an answer that is billed to its end is booked as far as a policy let it be read": Bug(
+        "_unknown_cost",
+        "tab.has_ended_early or isinstance(error, _STOPS_READING)",
+        "tab.has_ended_early",
+        _BILLED_TO_END_TESTS,
+    ),
+    "an answer that is billed to its end is booked as far as a stopping gateway has read it": Bug(
+        "Tab.has_ended_early",
+        "return self.alarm.now() >= limit",
+        "return self.alarm.now() >= limit and not self.stopped",
+        _BILLED_TO_END_TESTS,
+    ),
+    "an answer that was denied at its end counts as cut": Bug(
+        "_charge_of_failed",
+        "not (tab.is_read or error.backend_ended_answer)",
+        "not error.backend_ended_answer",
+        _BILLED_TO_END_TESTS,
+    ),
+    "one organization reads all answers that are billed to their end": Bug(
+        "RunningCalls.__init__",
+        "_Drains(limits.long_drains_max, -(-limits.long_drains_max // 4))",
+        "_Drains(limits.long_drains_max, limits.long_drains_max)",
+        _BILLED_TO_END_TESTS,
+    ),
+    "a completion that a provider gives away makes the others an estimate": Bug(
+        "Tab.set_parts",
+        "[part for part in parts if self.may_cost_fees or not part.is_free]",
+        "parts",
+        _BILLING_RULE_TESTS,
+    ),
+    "a search of a completion that a provider gives away is free": Bug(
+        "Tab.set_parts",
+        "[part for part in parts if self.may_cost_fees or not part.is_free]",
+        "[part for part in parts if not part.is_free]",
+        _BILLING_RULE_TESTS,
+    ),
+    "one completion that a provider gives away makes all of them free": Bug(
+        "_FanOutCall.run",
+        "all(part.meter.is_free for part in self.parts if part.sent)",
+        "any(part.meter.is_free for part in self.parts if part.sent)",
+        _BILLING_RULE_TESTS,
+    ),
+    "an estimate exceeds its hold": Bug(
+        "Meter.set_parts",
+        "prompt_tokens = min(prompt_tokens, held.prompt_tokens // held.prompts)",
+        "",
+        ("journeys/calls/test_usage.py",),
     ),
     "the usage of a compaction is not charged": Bug(
         "_NOT_INCLUDED", '("compaction", "advisor_message")', "()", _USAGE_TESTS

@@ -109,8 +109,10 @@ class _FanOutCall:
             sent = sum(part.sent for part in self.parts)
             if self._failure is not None:
                 self._failure.charged = sent > 0
-                # The backend bills the other parts.
-                self._failure.tokens_are_free = False
+                # The backend may bill other parts than this one.
+                self._failure.tokens_are_free = all(
+                    part.meter.is_free for part in self.parts if part.sent
+                )
                 raise self._failure
             if sent < call.choices:
                 raise BackendFailed(
@@ -162,6 +164,7 @@ class _FanOutCall:
             except TollkeeperError as error:
                 part.sent = error.charged
                 part.meter.broke_off = not error.backend_ended_answer
+                part.meter.is_free = error.tokens_are_free and not part.meter.reports_fees
                 if part.ends_by is None or part.sent:
                     self._fail(error)
                 return

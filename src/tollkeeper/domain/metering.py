@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from tollkeeper.domain.estimate import estimate_tokens
 from tollkeeper.domain.inference import Call, Delta, Event, UsageReport, other_fields
-from tollkeeper.domain.pricing import Pricing, cost_of
+from tollkeeper.domain.pricing import Bounds, Pricing, cost_of
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import (
     NO_REPORT,
@@ -69,6 +69,8 @@ class Meter(msgspec.Struct):
     # Whether the answer broke off. A running total is then an estimate, because the backend may bill
     # more.
     broke_off: bool = False
+    # Whether the backend bills no tokens for the answer, which has failed, and reports no other cost.
+    is_free: bool = False
     # Whether the answer contains reasoning. The backend may bill more reasoning than it sends.
     _has_reasoning: bool = False
     # The number of completions that no sent prompt asks for.
@@ -88,11 +90,13 @@ class Meter(msgspec.Struct):
         self.prompts = prompts
         self._choices_not_sent = self.call.choices - choices
 
-    def set_parts(self, parts: Sequence["Meter"]) -> None:
+    def set_parts(self, parts: Sequence["Meter"], held: Bounds | None = None) -> None:
         """Takes over the usage of the parts of a fanned-out call: those that were sent and not refused.
         Each part is charged by its own report. Only a part without one is estimated: all parts have the
-        same prompt, so the count of another part is used for its prompt. If nothing was received of a
-        part, its output is taken to be as long as the longest of the others."""
+        same prompt, so the count of another part is used for its prompt, up to the part's share of the
+        hold. If nothing was received of a part, its output is taken to be as long as the longest of the
+        others. `held` are the bounds of the hold. If they include searches, nobody knows how many a
+        part without a report has made."""
         prompt_tokens = self.prompt_tokens // self.prompts
         audio_tokens = self.input_audio_tokens // self.prompts
         # If the backend has begun to answer, it charges for at least one prompt.
@@ -107,11 +111,14 @@ class Meter(msgspec.Struct):
                 self.impossible_report = part.reported or {}
                 return
         known = [usage for part in parts if (usage := part.usage) and not usage.web_searches]
-        if known:
+        if known and not (held is not None and held.web_searches):
             longest = max(known, key=lambda usage: (usage.prompt_tokens, usage.input_audio_tokens))
+            prompt_tokens = longest.prompt_tokens
+            if held is not None:
+                prompt_tokens = min(prompt_tokens, held.prompt_tokens // held.prompts)
             for part in parts:
-                part.prompt_tokens = longest.prompt_tokens
-                part.input_audio_tokens = longest.input_audio_tokens
+                part.prompt_tokens = prompt_tokens
+                part.input_audio_tokens = min(longest.input_audio_tokens, prompt_tokens)
                 part.prompt_is_counted = True
         received = [part.charge() for part in parts if part.has_begun or part.usage is not None]
         if not received or any(part.prompt_is_unknown for part in parts):
@@ -167,6 +174,17 @@ class Meter(msgspec.Struct):
             return not self._can_be_true(usage)
         searches = self.report.web_searches or 0
         return self.impossible_report is not None or searches > _SEARCHES_MAX * self.call.choices
+
+    @property
+    def reports_fees(self) -> bool:
+        """Tells whether the backend's report states a price or searches, is impossible, or says that
+        another provider bills the operator's own key (`is_byok`)."""
+        report = self.report
+        return (
+            bool(report.cost_picousd or report.web_searches)
+            or (report.written or {}).get("is_byok") is True
+            or self.reported_impossible_usage
+        )
 
     @property
     def prompt_is_unknown(self) -> bool:

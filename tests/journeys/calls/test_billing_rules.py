@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.scripted_gateway import (
     COMPLETION_PRICE,
+    COST,
     PROMPT_PRICE,
     Entry,
     ScriptedGateway,
@@ -23,6 +24,7 @@ from tests.support.upstream import (
     Peer,
     Verb,
     answer,
+    chat,
     chat_records,
     chunk,
     completion,
@@ -188,11 +190,38 @@ async def test_openrouter_may_bill_fees_for_a_failed_answer(
     assert entry.status == "unsettled"
 
 
-async def test_completions_in_separate_calls_are_charged_even_if_one_is_free(
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_free_completion_of_separate_calls_leaves_the_others_exact(
+    gateways: dict[str, ScriptedGateway], streamed: bool
+) -> None:
+    scripted = gateways["openrouter"]
+    failed = completion("Hello", usage=None)
+    failed["choices"][0] |= {"finish_reason": "error", "error": FAILED}
+    free = ends_with("error", FAILED) if streamed else answer(failed)
+    for script, status, cost in (
+        ((free, chat(), chat()), "settled", 2 * COST),
+        ((chat(), free, chat()), "settled", 2 * COST),
+        ((free, free, free), "released", 0),
+    ):
+        scripted.upstream.play(*script)
+        found = await scripted.chat(stream=streamed, n=3)
+        entry = await scripted.entry_of(found)
+        assert (entry.status, entry.cost, entry.estimated) == (status, cost, False)
+
+
+async def test_a_free_completion_of_separate_calls_may_have_fees(
     gateways: dict[str, ScriptedGateway],
 ) -> None:
-    _, entry = await ask(gateways["openrouter"], ends_with("error", FAILED), n=2)
-    assert (entry.status, entry.estimated) == ("settled", True)
+    """One completion may have searched, and the report of another one states a price."""
+    fields: dict[str, Any] = {"n": 2, "stream": True}
+    scripted = gateways["openrouter"]
+    scripted.upstream.play(ends_with("error", FAILED), chat())
+    found = await scripted.chat(**fields, web_search_options={})
+    assert (await scripted.entry_of(found)).status == "unsettled"
+    usage = {**RUNNING, "cost": 0.0000042}
+    scripted.upstream.play(ends_with("error", FAILED, usage=usage), chat())
+    entry = await scripted.entry_of(await scripted.chat(**fields))
+    assert (entry.status, entry.cost, entry.estimated) == ("settled", RUNNING_COST + COST, False)
 
 
 @each(("preset", "estimated"), [("", True), ("openrouter", True), ("vllm", False)])

@@ -34,6 +34,7 @@ from tests.support.upstream import (
     hang,
     refuse,
     reset_after,
+    reset_before_headers,
     sse,
     stream,
     usage_chunk,
@@ -390,6 +391,25 @@ async def test_prompts_that_were_never_sent_are_not_charged(
         entry = await scripted.entry_of(found)
         # The refused request costs nothing either.
         assert (entry.status, entry.cost, entry.estimated) == ("settled", COST, False)
+
+
+async def test_an_estimated_completion_stays_within_its_hold(
+    data_dir: Path, conninfo: str, shared_scripted: ScriptedGateway
+) -> None:
+    """Two of three completions report more than their share of the hold, which is charged with its overage.
+    Of the third one nothing is known, so it costs at most its share."""
+    usage = {"prompt_tokens": 3000, "completion_tokens": 3, "total_tokens": 3003}
+    other = answer(completion(usage=usage))
+    backend = {"native_n": False, "retries": 0}
+    async with scripted_gateway(
+        data_dir, conninfo, shared_scripted.upstream, backend=backend
+    ) as scripted:
+        scripted.upstream.play(other, reset_before_headers(), other)
+        entry = await scripted.entry_of(await scripted.chat(n=3, max_tokens=2))
+    assert (entry.status, entry.estimated) == ("settled", True)
+    exact = 2 * (3000 * PROMPT_PRICE + 3 * COMPLETION_PRICE)
+    assert entry.cost == exact + entry.hold // 3
+    assert entry.overage == entry.cost - entry.hold
 
 
 async def test_hidden_reasoning_of_completions_that_were_never_sent_is_not_charged(

@@ -1,12 +1,14 @@
 """Tests faults of a backend that uses Responses: the client's error, and the tenant's charge."""
 
+import asyncio
+
 import pytest
 
 from tests.journeys.responses.native import BOTH, PROTOCOLS, ask, said
 from tests.support.gateway import assert_error
 from tests.support.responses_answers import BARE, read_events
 from tests.support.scripted_gateway import COST, ScriptedGateway, read_stream
-from tests.support.upstream import DONE, Peer, answer, reset_before_headers, stream
+from tests.support.upstream import DONE, Peer, answer, refuse, reset_before_headers, stream
 from tests.support.upstream_responses import BEGUN, text_then
 from tests.support.upstream_responses import respond as responding
 from tests.support.upstream_wire import (
@@ -88,6 +90,30 @@ async def test_usage_of_a_failure_in_the_middle(native: ScriptedGateway) -> None
     assert read_stream(found.text).error is not None
     entry = await native.entry_of(found)
     assert (entry.status, entry.cost, entry.estimated) == ("settled", COST, False)
+
+
+@BOTH
+async def test_a_completion_that_is_refused_leaves_the_charge_of_the_others_exact(
+    native: ScriptedGateway, streamed: bool
+) -> None:
+    """Each of three completions is a separate call. One gets 429 while the others are being written."""
+
+    async def late(peer: Peer) -> None:
+        await asyncio.sleep(0.3)
+        await responding()(peer)
+
+    native.upstream.play(late, refuse(429), late)
+    found = await native.chat(n=3, stream=streamed)
+    if streamed:
+        told = read_stream(found.text)
+        assert told.text.count("lo") == 2
+        assert told.error is not None
+        assert told.error["code"] == "rate_limit_exceeded"
+    else:
+        assert_error(found, 429, "rate_limit_exceeded")
+        assert found.headers["x-should-retry"] == "false"
+    entry = await native.entry_of(found)
+    assert (entry.status, entry.cost, entry.estimated) == ("settled", 2 * COST, False)
 
 
 async def test_a_reset_before_the_answer_leaves_a_doubt(native: ScriptedGateway) -> None:

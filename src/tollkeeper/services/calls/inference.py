@@ -16,6 +16,7 @@ from typing import Protocol, TypeAlias
 from tollkeeper.domain.errors import (
     BackendFailed,
     DeadlineExceeded,
+    PolicyDenied,
     ProviderRejected,
     TollkeeperError,
     Unavailable,
@@ -24,7 +25,6 @@ from tollkeeper.domain.inference import Call
 from tollkeeper.domain.judging import context_of
 from tollkeeper.domain.policy import Direction, Mode
 from tollkeeper.domain.policy_set import NO_POLICIES, policies_judging
-from tollkeeper.domain.prompt import File
 from tollkeeper.domain.transcript import Transcript, transcript
 from tollkeeper.domain.usage import Usage
 from tollkeeper.runtime.large_requests import run_in_thread
@@ -49,6 +49,9 @@ _DEADLINE_SLACK_S = 0.5
 _CLIENT_ERRORS = frozenset({400, 402, 403, 404, 409, 413, 422, 429, 501})
 # The states that every call has. Reading them from the enum takes six times as long.
 _UNSETTLED, _SETTLED = SettlementState.UNSETTLED, SettlementState.SETTLED
+# After these errors, the gateway stops reading an answer that its backend goes on writing: a policy denied
+# the answer or could not judge it, or the backend was silent for too long.
+_STOPS_READING = (PolicyDenied, Unavailable, DeadlineExceeded)
 _WITHHELD = "The backend refused the request. Its message is not shown, because a policy judges the answers."
 _IMPOSSIBLE_USAGE = "the backend's report of usage cannot be true"
 _UNKNOWN_PROMPT_SIZE = "no usage was reported, and the size of media or searches is not known"
@@ -256,7 +259,7 @@ class Inference:
         if charge is None:
             assert error is not None
             cost, resolution_written = self._close_uncharged(tab, error)
-        elif charge.estimated and (reason := _unknown_cost(tab)):
+        elif charge.estimated and (reason := _unknown_cost(tab, error)):
             cost, resolution_written = None, self._admission.leave_unsettled(tab, reason)
         else:
             cost, resolution_written = self._admission.settle(tab, charge)
@@ -299,21 +302,22 @@ def _charge_of_failed(tab: Tab, error: BaseException) -> Usage | None:
     if not isinstance(error, TollkeeperError):
         # The gateway itself failed, so it is unknown how much the backend has generated.
         return None
-    if error.tokens_are_free and not _may_cost_fees(tab):
+    if error.tokens_are_free and not (tab.may_cost_fees or meter.reports_fees):
         error.charged = False
     elif meter.has_begun or meter.usage is not None or meter.reported_impossible_usage:
         error.charged = True
-        meter.broke_off = not error.backend_ended_answer
+        meter.broke_off = not (tab.is_read or error.backend_ended_answer)
         return meter.charge()
     return None
 
 
-def _unknown_cost(tab: Tab) -> str | None:
+def _unknown_cost(tab: Tab, error: BaseException | None) -> str | None:
     """Returns the reason why the cost of an estimated usage is unknown; None if it is known."""
     meter = tab.meter
     if meter.reported_impossible_usage:
         return _IMPOSSIBLE_USAGE
-    if meter.broke_off and tab.is_billed_to_end and tab.has_ended_early:
+    has_stopped_reading = tab.has_ended_early or isinstance(error, _STOPS_READING)
+    if meter.broke_off and tab.is_billed_to_end and has_stopped_reading:
         return _UNREAD_REST
     return _UNKNOWN_PROMPT_SIZE if meter.prompt_is_unknown else None
 
@@ -323,6 +327,7 @@ async def _deliver_judged(tab: Tab, gate: ResponseGate) -> None:
     tab.sink = gate
     try:
         await tab.plan.backend.answer(tab.call, tab, deadline=tab.deadline)
+        tab.is_read = True
         await gate.finish()
     except ProviderRejected as exc:
         if not gate.is_enforcing:
@@ -333,23 +338,6 @@ async def _deliver_judged(tab: Tab, gate: ResponseGate) -> None:
         raise withheld from exc
     finally:
         gate.close()
-
-
-def _may_cost_fees(tab: Tab) -> bool:
-    """Tells whether the backend may bill a failed answer although its tokens are free: it may have
-    used tools, written images or converted files, or its report states a price, is impossible, or
-    says that another provider bills the operator's own key (`is_byok`)."""
-    hold, meter = tab.hold, tab.meter
-    assert hold is not None
-    report = meter.report
-    return (
-        hold.bounds.web_searches > 0
-        or hold.bounds.writes_images
-        or any(isinstance(part, File) for part in tab.call.prompt.media)
-        or bool(report.cost_picousd or report.web_searches)
-        or (report.written or {}).get("is_byok") is True
-        or meter.reported_impossible_usage
-    )
 
 
 async def _transcript(tab: Tab) -> Transcript:

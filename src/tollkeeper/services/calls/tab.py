@@ -17,6 +17,7 @@ from tollkeeper.domain.ledger import Hold
 from tollkeeper.domain.metering import Meter
 from tollkeeper.domain.policy_set import PolicySet
 from tollkeeper.domain.pricing import Pricing
+from tollkeeper.domain.prompt import File
 from tollkeeper.domain.usage import ReportedUsage, Usage
 from tollkeeper.runtime.timeouts import Alarm
 from tollkeeper.services.calls.plans import Plan
@@ -133,6 +134,8 @@ class Tab(msgspec.Struct, eq=False):
     replica: str | None = None
     # Whether the request was sent to the backend. Before, the backend cannot charge for the call.
     sent: bool = False
+    # Whether the answer was read to its end. Policies may still judge it.
+    is_read: bool = False
     # Whether the prompt was sent to the backend's tokenizer for this call.
     tokenizer_asked: bool = False
     # The verdicts of policies; None if no policy applies to the call.
@@ -184,10 +187,10 @@ class Tab(msgspec.Struct, eq=False):
 
     @property
     def has_ended_early(self) -> bool:
-        """Tells whether the gateway has stopped reading the answer because the deadline passed or the
-        client had disconnected."""
+        """Tells whether the call had to end: the deadline passed, the client had disconnected, the
+        process stops, or a policy denied the request while the backend worked."""
         limit = self.deadline if self.ends_by is None else min(self.deadline, self.ends_by)
-        return self.alarm.now() >= limit and not self.stopped and self.refusal is None
+        return self.alarm.now() >= limit
 
     def waiting_until(self, when: float) -> Alarm:
         """Returns a context manager that raises TimeoutError if its block still waits at `when`, or
@@ -240,7 +243,21 @@ class Tab(msgspec.Struct, eq=False):
         self.meter.set_prompts_sent(prompts, choices)
 
     def set_parts(self, parts: Sequence[Meter]) -> None:
-        self.meter.set_parts(parts)
+        assert self.hold is not None
+        charged = [part for part in parts if self.may_cost_fees or not part.is_free]
+        self.meter.set_parts(charged, self.hold.bounds)
+
+    @property
+    def may_cost_fees(self) -> bool:
+        """Tells whether the backend may bill a failed answer although its tokens are free, because it may
+        have used tools, written images or converted files."""
+        assert self.hold is not None
+        bounds = self.hold.bounds
+        return (
+            bounds.web_searches > 0
+            or bounds.writes_images
+            or any(isinstance(part, File) for part in self.call.prompt.media)
+        )
 
     @property
     def waits_to_be_sent(self) -> bool:
