@@ -288,6 +288,30 @@ PRICE_BUGS = {
         "if False:",
         ("journeys/calls/test_bursts.py",),
     ),
+    "each call waits for the failed loads of all calls before it": Bug(
+        "Excesses.load_first",
+        "if self._loads_ended != ended:",
+        "if False:",
+        ("services/ledger/test_excesses.py",),
+    ),
+    "a tenant's allowed searches count against the calls of others": Bug(
+        "Admission._excess_of",
+        "if cost <= hold.hold_picousd + tab.declared_overage_picousd:",
+        "if False:",
+        ("journeys/isolation/test_excesses.py",),
+    ),
+    "what was observed is scaled without a limit": Bug(
+        "Excess.overage_of",
+        "min(scaled, max(cost_max - hold, self.overage_picousd))",
+        "scaled",
+        ("domain/test_excess.py",),
+    ),
+    "no alert is raised for an exceeded hold": Bug(
+        "Alerts._conditions",
+        "conditions += map(_exceeded, await excesses.find_latest(connection, _EXCESS_S))",
+        "",
+        ("journeys/calls/test_bursts.py",),
+    ),
     "an excess never fades": Bug(
         "Excess.overage_of",
         "_divisor(self.hold_picousd) << self.halvings(now)",

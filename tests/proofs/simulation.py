@@ -237,8 +237,11 @@ class History:
         charged, written = process.admission.settle(tab, usage)
         await written
         assert charged == cost
-        if cost > hold.hold_picousd:
-            case = Excess(hold.model, tab.backend_name, hold.hold_picousd, cost, self._now())
+        now = self._now()
+        declared = self.model is DECLARED_MODEL
+        expected = tab.plan.prices_at(now).cost_max(hold.bounds) if declared else hold.hold_picousd
+        if cost > expected:
+            case = Excess(hold.model, tab.backend_name, hold.hold_picousd, cost, now)
             assert _expects(process, case), "a process knows its own cases at once"
         self.observed.settled.setdefault(hold.id, cost)
 

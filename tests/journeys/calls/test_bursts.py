@@ -18,6 +18,7 @@ from tests.support.scripted_gateway import (
 )
 from tests.support.upstream import Peer, Upstream, Verb, answer, completion
 from tollkeeper.domain.errors import NotFound
+from tollkeeper.domain.money import usd_from_picousd
 
 USD = 10**12
 CREDIT = USD // 100
@@ -131,14 +132,20 @@ async def test_a_call_that_alone_may_exceed_the_bound_is_refused(
         assert (await scripted.chat(max_tokens=1)).status_code == 200
 
 
+@pytest.mark.parametrize(
+    "pricing",
+    [PRICING, {"web_search": PRICING["web_search"]}],
+    ids=["priced tokens", "holds of zero"],
+)
 async def test_only_the_first_burst_of_an_undeclared_model_exceeds_the_bound(
-    data_dir: Path, conninfo: str
+    data_dir: Path, conninfo: str, pricing: dict[str, str]
 ) -> None:
     """Sends 200 calls at once to a model of which nobody knows that it searches. They may exceed the
-    bound, once. Then both gateways are warned, the one that settled no call by the database."""
+    bound, once. Then operators are alerted, and both gateways are warned, the one that settled no
+    call by the database."""
     settings: dict[str, Any] = {
         "credit": 0,
-        "model": {**MODEL_SETTINGS, "token_bounds": {}},
+        "model": {**MODEL_SETTINGS, "pricing": pricing, "token_bounds": {}},
         "ledger": {"overage_bound_usd": "1"},
     }
     async with (
@@ -146,11 +153,18 @@ async def test_only_the_first_burst_of_an_undeclared_model_exceeds_the_bound(
         scripted_gateway(data_dir, conninfo, upstream, **settings) as first,
         scripted_gateway(data_dir, conninfo, upstream, **settings) as second,
     ):
-        assert (await second.chat(max_tokens=1)).status_code == 402  # no credit
+        await second.gateway.services.excesses.load_first()
         await first.grant(CREDIT)
         # The credit covers all holds. The client has a hundred connections.
         assert (await _burst(first, first))[200] >= 100
         assert (await first.balance())["settled"] >= 14 * USD
+        alerts = second.gateway.services.alerts
+        await alerts.check()
+        [alert] = [one for one in await alerts.alert_list() if one.kind == "exceeded_hold"]
+        entry = (await first.entries())[0]
+        assert alert.subject == {"model": MODEL, "backend": "scripted"}
+        assert f"cost {usd_from_picousd(entry.cost)} USD" in alert.detail
+        assert f"hold was {usd_from_picousd(entry.hold)} USD" in alert.detail
         for gateways in ((first, first), (second, second), (first, second)):
             tenant = await gateways[0].gateway.make_tenant(credit=CREDIT, forgets_excesses=False)
             # A worker does this every two seconds.

@@ -188,3 +188,22 @@ async def test_all_calls_share_the_first_load(process: Process) -> None:
     await asyncio.gather(*(excesses.load_first() for _ in range(50)))
     assert excesses.loaded
     assert loads == 1
+
+
+async def test_calls_do_not_wait_for_failed_loads_of_other_calls(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new process that cannot read the table refuses all its waiting calls after one deadline."""
+    monkeypatch.setattr(excesses_module, "_LOAD_TIMEOUT_S", 0.3)
+    excesses = Excesses(process.database)
+    async with process.database.transaction() as connection:
+        await connection.execute("LOCK TABLE observed_excesses IN ACCESS EXCLUSIVE MODE")
+        async with asyncio.timeout(1.5):
+            results = await asyncio.gather(
+                *(excesses.load_first() for _ in range(20)), return_exceptions=True
+            )
+    assert [type(result) for result in results] == [Unavailable] * 20
+    assert not excesses.loaded
+    # The next call tries again.
+    await excesses.load_first()
+    assert excesses.loaded

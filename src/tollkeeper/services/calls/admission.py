@@ -66,7 +66,8 @@ class Admission:
         else:
             bounds = _special_bounds(tab, size, counted)
         pricing, amount = prices.hold(bounds)
-        overage_max, fee = prices.overage_max(bounds, amount), 0
+        overage_max = tab.declared_overage_picousd = prices.overage_max(bounds, amount)
+        fee = 0
         tab.prices = prices.by_backend
         if call.prompt.tools and (fee := plan.tool_fee(call.prompt)):
             amount += fee
@@ -126,7 +127,11 @@ class Admission:
         return total, self._ledger.resolve(resolution, hold)
 
     def _excess_of(self, tab: Tab, hold: Hold, cost: int) -> Excess | None:
-        """Returns the excess of a call that cost more than its hold; None if it is already known."""
+        """Returns the excess of a call that cost more than its hold; None if it is already known. What
+        was declared is no excess: otherwise a tenant whose calls search often would take room from
+        tenants whose calls to the model search nothing."""
+        if cost <= hold.hold_picousd + tab.declared_overage_picousd:
+            return None
         case = Excess(hold.model, tab.backend_name, hold.hold_picousd, cost, self._clock())
         return case if self._excesses.is_news(case) else None
 

@@ -120,6 +120,9 @@ class Tab(msgspec.Struct, eq=False):
     # is empty if the model has only one backend. The hold is computed with the highest prices.
     hold: Hold | None = None
     hold_picousd: int | None = None
+    # The overage that was expected when the call was admitted, because its model or its request is
+    # declared to have it.
+    declared_overage_picousd: int = 0
     policies: PolicySet | None = None
     prices: dict[str, Pricing] = {}
     # `charge` is the usage that the meter computes at the end of the call. `cost_picousd` and

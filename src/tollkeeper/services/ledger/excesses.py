@@ -31,6 +31,7 @@ class Excesses:
         # load in progress.
         self._noted_meanwhile: list[Excess] | None = None
         self._loading = asyncio.Lock()
+        self._loads_ended = 0
         # Whether the database was read at least once.
         self.loaded = False
 
@@ -54,10 +55,15 @@ class Excesses:
 
     async def load_first(self) -> None:
         """Waits until the database was read once. Otherwise a new process would admit a burst that
-        the other processes refuse."""
+        the other processes refuse. Calls that arrive during a load share its failure; otherwise each
+        would wait for the deadlines of all earlier ones."""
+        ended = self._loads_ended
         async with self._loading:
-            if not self.loaded:
-                await self._load()
+            if self.loaded:
+                return
+            if self._loads_ended != ended:
+                raise _busy()
+            await self._load()
 
     async def load(self) -> None:
         """Reads the cases of all processes. Cases that an operator has forgotten are then gone."""
@@ -87,10 +93,13 @@ class Excesses:
             async with asyncio.timeout(_LOAD_TIMEOUT_S):
                 found = await self.overage_models()
         except TimeoutError:
-            raise Unavailable(
-                "The database is busy; try again.", retry_after_s=RETRY_AFTER_S
-            ) from None
+            raise _busy() from None
         finally:
             self._noted_meanwhile = None
+            self._loads_ended += 1
         self._by_model = by_model((*found, *noted))
         self.loaded = True
+
+
+def _busy() -> Unavailable:
+    return Unavailable("The database is busy; try again.", retry_after_s=RETRY_AFTER_S)
