@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import running_gateway
+from tests.support.constants import constants
+from tests.support.gateway import assert_error, running_gateway
 from tests.support.scripted_gateway import (
     MODEL,
     ScriptedGateway,
@@ -201,6 +202,29 @@ async def test_a_new_process_is_warned_before_its_first_call(data_dir: Path, con
             )
             await gateway.services.excesses.load()
             assert (await second.chat(max_tokens=1)).status_code == 200
+
+
+async def test_a_gateway_that_cannot_read_the_excesses(data_dir: Path, conninfo: str) -> None:
+    """It goes on with what it knows. A new gateway knows nothing, so it admits no call."""
+    settings: dict[str, Any] = {"model": {**MODEL_SETTINGS, "token_bounds": {}}}
+    ordinary = {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10}
+    async with (
+        Upstream(answer(completion(usage=ordinary))) as upstream,
+        scripted_gateway(data_dir, conninfo, upstream, **settings) as first,
+    ):
+        assert (await first.chat(max_tokens=1)).status_code == 200
+        later = scripted_settings(data_dir, upstream.url, **settings)
+        async with running_gateway(later, conninfo) as gateway:
+            second = ScriptedGateway(gateway, upstream, first.tenant, probe_tenant=first.tenant)
+            with constants({"services.ledger.excesses._LOAD_TIMEOUT_S": 0.3}):
+                async with first.gateway.services.database.transaction() as connection:
+                    await connection.execute("LOCK TABLE observed_excesses")
+                    assert (await first.chat(max_tokens=1)).status_code == 200
+                    refused = await second.chat(max_tokens=1)
+                    assert_error(refused, 503, "service_unavailable")
+                    assert "Retry-After" in refused.headers
+            assert (await second.chat(max_tokens=1)).status_code == 200
+        assert [entry.status for entry in await first.entries()] == ["settled"] * 3
 
 
 async def test_a_forgotten_model_is_trusted_again(data_dir: Path, conninfo: str) -> None:
