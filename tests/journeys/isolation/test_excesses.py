@@ -107,7 +107,7 @@ async def test_a_text_of_alice_takes_a_share_of_bobs_room(scripted: ScriptedGate
     # The other model, and calls beside a bound that covers what is expected, are as before.
     assert await at_once(before[1], model=OTHER_MODEL) == {200: CALLS}
     bounded = await scripted.with_tenant(credit=CALLS * hold, forgets_excesses=False)
-    await scripted.gateway.services.billing.overage_set(
+    await scripted.gateway.services.accounts.overage_set(
         bounded.tenant.organization_id, CALLS * hold
     )
     assert await at_once(bounded) == {200: CALLS}
