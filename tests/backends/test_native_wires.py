@@ -17,7 +17,7 @@ from tests.support.backend_calls import KEY, Outcome, make, make_config, make_pr
 from tests.support.upstream import Peer, Upstream, Verb, answer, refuse
 from tollkeeper.backends.config import WireProtocol
 from tollkeeper.backends.fan_out import FanOutBackend
-from tollkeeper.backends.unsupported import offered_functions
+from tollkeeper.backends.request_fields import offered_functions
 from tollkeeper.backends.wires import wire_for
 from tollkeeper.domain.errors import BackendFailed, DeadlineExceeded, OptionUnsupported
 from tollkeeper.domain.usage import Usage, added

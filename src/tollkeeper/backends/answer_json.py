@@ -7,19 +7,17 @@ missing.
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol, TypeVar
 
 import msgspec
-
-from tollkeeper.domain.inference import UsageReport
-from tollkeeper.domain.usage import ImpossibleCount, ReportedUsage, normalised
 
 # The value of a `Raw` field that is missing in the JSON. It is empty, and so false in a condition.
 ABSENT = msgspec.Raw()
 NULL = msgspec.Raw(b"null")
 _encoder = msgspec.json.Encoder()
 _Answer = TypeVar("_Answer")
+_Typed = TypeVar("_Typed", bound="HasType")
 # Matches every escape sequence in a JSON text. The named groups match an unpaired half of a UTF-16
 # surrogate pair: `first_at_end` is a first half at the end of a string, `first_inside` is a first
 # half at another position, and `second` is a second half.
@@ -76,6 +74,10 @@ class SplitCharacters:
         return escape[0]
 
 
+class HasType(Protocol):
+    type: str | None
+
+
 class UsageOnly(msgspec.Struct, gc=False):
     """Contains only the usage and the service tier of an answer."""
 
@@ -95,6 +97,11 @@ class _FlatError(msgspec.Struct, gc=False):
     message: Any = None
 
 
+class _TypeOnly(msgspec.Struct, gc=False):
+    type: Any = None
+
+
+_type_decoder = msgspec.json.Decoder(_TypeOnly)
 _usage_decoder = msgspec.json.Decoder(UsageOnly)
 _flat_error_decoder = msgspec.json.Decoder(_FlatError)
 
@@ -174,36 +181,32 @@ def flat_error_record(body: bytes) -> dict[str, Any] | None:
 
 
 def decode_usage_only(body: bytes) -> UsageOnly:
-    """Returns the usage in a body whose other content cannot be read. The result is empty if the
-    usage cannot be read either."""
+    """Returns the usage in a body whose other content cannot be read, as far as it can be read."""
+    return decoded_or(UsageOnly(), _usage_decoder, body)
+
+
+def decoded_or(default: _Answer, decoder: msgspec.json.Decoder[_Answer], body: bytes) -> _Answer:
     try:
-        return decode_whole(_usage_decoder, body)
+        return decode_whole(decoder, body)
     except MalformedAnswer:
-        return UsageOnly()
+        return default
 
 
-def usage_report(
-    reported: Any, read: Callable[[dict[str, Any]], ReportedUsage], service_tier: str | None = None
-) -> UsageReport:
-    """Converts the usage in an answer with the protocol's function `read`. If `reported` is not an
-    object, the report contains at most the service tier. If a count is impossible, the result contains
-    the report unchanged, in `impossible`."""
-    if not isinstance(reported, dict):
-        return UsageReport(ReportedUsage(service_tier=service_tier))
+def decode_known(
+    decoder: msgspec.json.Decoder[_Typed], body: bytes | msgspec.Raw, known: Collection[str]
+) -> _Typed | None:
+    """Decodes a record whose `type` is known or missing. Returns None for a record of any other type,
+    even if its fields do not fit the decoder, because servers add types."""
     try:
-        return UsageReport(read(reported))
-    except ImpossibleCount:
-        return UsageReport(None, impossible=reported)
+        record = decode(decoder, body)
+        type_ = record.type
+    except MalformedAnswer:
+        type_ = type_of(body)
+        if type_ is None or type_ in known:
+            raise
+    return record if type_ is None or type_ in known else None
 
 
-def usage_means_charge(report: UsageReport) -> bool:
-    """Tells whether a usage report means that the backend charges for the call, even if the answer
-    contains an error. The backend does not charge if the report lacks a token count or counts no tokens,
-    or if it counts no output tokens and states a price of zero (OpenRouter). If a count is impossible,
-    the call counts as charged."""
-    if report.usage is None:
-        return True
-    usage = normalised(report.usage)
-    if usage is None or usage.total_tokens == 0:
-        return False
-    return usage.completion_tokens > 0 or report.usage.cost_picousd != 0
+def type_of(body: bytes | msgspec.Raw) -> str | None:
+    type_ = decode(_type_decoder, body).type
+    return type_ if isinstance(type_, str) else None

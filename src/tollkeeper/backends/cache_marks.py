@@ -6,7 +6,7 @@ prompt cache of the provider.
 lost, so they are rejected, unless they do not affect the answer.
 """
 
-from tollkeeper.backends.unsupported import check_extra
+from tollkeeper.backends.request_fields import check_extra
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.messages_behavior import PromptCaching
 from tollkeeper.domain.prompt import FreeObject

@@ -1,8 +1,8 @@
-"""Encodes the turns (messages) of a prompt for protocols in which a message is a list of blocks.
+"""Walks the turns (messages) of a prompt, and encodes them for protocols in which a message is a list
+of blocks.
 
-Adjacent turns of the same role become one message, because these protocols require the results of
-all tool calls in the message right after the calls. Content for which the protocol has no block is
-rejected, because the request would have another meaning without this content.
+Content for which the protocol has no field is rejected, because the request would have another
+meaning without this content.
 """
 
 import hashlib
@@ -10,17 +10,12 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
-from tollkeeper.backends.prompt_content import (
-    answered_call_id,
-    arguments_object,
-    unsupported_content,
-)
+from tollkeeper.backends.request_fields import unsupported_content
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.prompt import (
     Content,
     FreeObject,
     Media,
-    Part,
     Reasoning,
     Refusal,
     Role,
@@ -29,15 +24,80 @@ from tollkeeper.domain.prompt import (
     ToolCall,
     ToolResult,
     Turn,
+    decode_arguments,
 )
 
 _USER = "user"
 _SYSTEM = "system"
 
 
-class Conversation(ABC):
-    """Collects the system text and the messages of one request. For each protocol, a subclass
-    encodes the blocks."""
+class Walk(ABC):
+    """Visits the turns of a prompt."""
+
+    def __init__(self) -> None:
+        # The id of the last legacy call (`function_call`) of each function. The gateway creates
+        # these ids, because legacy calls have none. A legacy result belongs to the last call of the
+        # same function.
+        self._legacy_calls: dict[str, str] = {}
+
+    def add(self, turns: Sequence[Turn]) -> None:
+        for turn in turns:
+            if turn.name is not None:
+                raise OptionUnsupported(
+                    "The backend's protocol has no field for the name of a message's author.",
+                    param=f"{turn.place}.name",
+                )
+            match turn.role:
+                case Role.ASSISTANT:
+                    self._add_answer(turn)
+                case Role.TOOL | Role.FUNCTION:
+                    for part in turn.parts:
+                        if not isinstance(part, ToolResult):
+                            raise unsupported_content(turn.place)
+                        self._add_result(part, turn)
+                case _:
+                    self._add_message(turn)
+
+    @abstractmethod
+    def _add_message(self, turn: Turn) -> None:
+        """Adds a turn of the user, the system or the developer."""
+
+    @abstractmethod
+    def _add_answer(self, turn: Turn) -> None: ...
+
+    @abstractmethod
+    def _add_result(self, result: ToolResult, turn: Turn) -> None: ...
+
+    def _id_of(self, call: ToolCall, legacy_id: str) -> str:
+        if call.legacy:
+            self._legacy_calls[call.name] = legacy_id
+            return legacy_id
+        if not call.id:
+            raise InvalidRequest("A tool call needs an id.", param=f"{call.place}.id")
+        return call.id
+
+    def _answered_id(self, result: ToolResult, turn: Turn) -> str:
+        """Returns the id of the tool call to which a result belongs."""
+        if turn.role is Role.FUNCTION:
+            call_id = self._legacy_calls.get(result.name or "")
+            if call_id is None:
+                raise InvalidRequest(
+                    "No earlier function_call has the name in this output.",
+                    param=f"{turn.place}.name",
+                )
+            return call_id
+        if not result.call_id:
+            raise InvalidRequest(
+                "The output of a tool call must name its call in tool_call_id.",
+                param=f"{turn.place}.tool_call_id",
+            )
+        return result.call_id
+
+
+class Conversation(Walk):
+    """Collects the system text and the messages of one request. Adjacent turns of the same role
+    become one message, because these protocols require the results of all tool calls in the message
+    right after the calls. For each protocol, a subclass encodes the blocks."""
 
     assistant_role = "assistant"
     # The field of a message that contains the message's blocks.
@@ -46,6 +106,7 @@ class Conversation(ABC):
     takes_late_system = True
 
     def __init__(self) -> None:
+        super().__init__()
         # The text blocks of the system turns before all other turns.
         self.system: list[FreeObject] = []
         self.messages: list[FreeObject] = []
@@ -54,8 +115,7 @@ class Conversation(ABC):
     def text_block(self, text: str) -> FreeObject: ...
 
     @abstractmethod
-    def media_block(self, media: Media) -> FreeObject:
-        """Encodes an image, audio, video or file. Raises OptionUnsupported and InvalidRequest."""
+    def media_block(self, media: Media) -> FreeObject: ...
 
     @abstractmethod
     def marked(
@@ -66,8 +126,7 @@ class Conversation(ABC):
         checked, and the result is empty."""
 
     @abstractmethod
-    def answer_blocks(self, turn: Turn) -> list[FreeObject]:
-        """Returns the blocks for an earlier answer of the model."""
+    def answer_blocks(self, turn: Turn) -> list[FreeObject]: ...
 
     @abstractmethod
     def result_block(
@@ -75,42 +134,41 @@ class Conversation(ABC):
     ) -> FreeObject: ...
 
     def add(self, turns: Sequence[Turn]) -> None:
-        for turn in turns:
-            self._add_turn(turn)
+        super().add(turns)
         if not self.messages and self.system:
             # The protocol requires at least one message, so the system text becomes a user message.
             self._add_blocks(_USER, self.system)
             self.system = []
 
-    def _add_turn(self, turn: Turn) -> None:
-        if turn.name is not None and turn.role is not Role.FUNCTION:
+    def _add_message(self, turn: Turn) -> None:
+        place = f"{turn.place}.content"
+        if turn.role is Role.USER:
+            blocks = self._content((p for p in turn.parts if isinstance(p, Content)), place)
+            if not blocks:
+                raise InvalidRequest("The message has no content.", param=place)
+            self._add_blocks(_USER, blocks)
+            return
+        if self.messages and not self.takes_late_system:
             raise OptionUnsupported(
-                "The backend's protocol has no field for the name of a message's author.",
-                param=f"{turn.place}.name",
+                "The backend's protocol allows system messages only before all other messages.",
+                param=f"{turn.place}.role",
             )
-        match turn.role:
-            case Role.SYSTEM | Role.DEVELOPER if not self.messages:
-                self.system += self._text_blocks(turn)
-            case Role.SYSTEM | Role.DEVELOPER if self.takes_late_system:
-                self._add_blocks(_SYSTEM, self._text_blocks(turn))
-            case Role.SYSTEM | Role.DEVELOPER:
-                raise OptionUnsupported(
-                    "The backend's protocol allows system messages only before all other messages.",
-                    param=f"{turn.place}.role",
-                )
-            case Role.ASSISTANT:
-                self._add_blocks(self.assistant_role, self.answer_blocks(turn))
-            case Role.TOOL | Role.FUNCTION:
-                for part in turn.parts:
-                    self._add_blocks(_USER, self._result(part, turn))
-            case Role.USER:
-                self._add_user_turn(turn)
+        texts = [part for part in turn.parts if isinstance(part, Text | Refusal)]
+        for part in turn.parts:
+            if not isinstance(part, Text | Refusal):
+                raise unsupported_content(getattr(part, "place", "") or turn.place)
+        if self.messages:
+            self._add_blocks(_SYSTEM, self._content(texts, place))
+        else:
+            self.system += self._content(texts, place)
 
-    def _add_user_turn(self, turn: Turn) -> None:
-        blocks = self._content(_texts_and_media(turn), f"{turn.place}.content")
-        if not blocks:
-            raise InvalidRequest("The message has no content.", param=f"{turn.place}.content")
-        self._add_blocks(_USER, blocks)
+    def _add_answer(self, turn: Turn) -> None:
+        self._add_blocks(self.assistant_role, self.answer_blocks(turn))
+
+    def _add_result(self, result: ToolResult, turn: Turn) -> None:
+        content = self._content(result.content, f"{turn.place}.content")
+        block = self.result_block(result, turn, content)
+        self._add_blocks(_USER, self.marked(block, result.extra, turn.place))
 
     def _add_blocks(self, role: str, blocks: list[FreeObject]) -> None:
         if not blocks:
@@ -120,17 +178,8 @@ class Conversation(ABC):
         else:
             self.messages.append({"role": role, self.blocks_field: blocks})
 
-    def _text_blocks(self, turn: Turn) -> list[FreeObject]:
-        """Returns the blocks of a system turn. Raises OptionUnsupported if the turn contains
-        anything except text."""
-        for part in turn.parts:
-            if not isinstance(part, Text | Refusal):
-                raise unsupported_content(getattr(part, "place", "") or turn.place)
-        return self._content(_texts_and_media(turn), f"{turn.place}.content")
-
     def _content(self, parts: Iterable[Content], place: str) -> list[FreeObject]:
-        """Returns the blocks for texts and media. Omits empty texts, because providers reject empty
-        text blocks."""
+        """Omits empty texts, because providers reject empty text blocks."""
         blocks: list[FreeObject] = []
         for part in parts:
             match part:
@@ -143,12 +192,6 @@ class Conversation(ABC):
                     blocks += self.marked(self.media_block(part), part.extra, part.place)
         return blocks
 
-    def _result(self, result: Part, turn: Turn) -> list[FreeObject]:
-        if not isinstance(result, ToolResult):
-            raise unsupported_content(turn.place)
-        content = self._content(result.content, f"{turn.place}.content")
-        return self.marked(self.result_block(result, turn, content), result.extra, turn.place)
-
 
 class ConversationWithIds(Conversation):
     """Encodes turns for protocols in which each tool call has an id, and the result of the call
@@ -157,18 +200,11 @@ class ConversationWithIds(Conversation):
     # Matches the ids that the provider accepts.
     call_id_pattern: re.Pattern[str]
 
-    def __init__(self) -> None:
-        super().__init__()
-        # The id of the last legacy call (`function_call`) of each function. The gateway creates
-        # these ids, because legacy calls have none. A legacy result belongs to the last call of the
-        # same function.
-        self._legacy_calls: dict[str, str] = {}
-
     @abstractmethod
     def reasoning_blocks(self, reasoning: Reasoning) -> list[FreeObject]: ...
 
     def search_blocks(self, search: SearchBlock) -> list[FreeObject]:
-        """Returns the block of a provider's web search, unless the protocol has no such block."""
+        """Encodes a provider's web search, if the protocol has one."""
         raise unsupported_content(search.place)
 
     @abstractmethod
@@ -191,25 +227,28 @@ class ConversationWithIds(Conversation):
         return blocks
 
     def answered_id(self, result: ToolResult, turn: Turn) -> str:
-        return self._accepted_id(answered_call_id(result, turn, self._legacy_calls))
+        return self._accepted_id(self._answered_id(result, turn))
 
     def _call(self, call: ToolCall) -> list[FreeObject]:
-        call_id = call.id
-        if call.legacy:
-            call_id = f"call_{len(self._legacy_calls)}_{len(self.messages)}"
-            self._legacy_calls[call.name] = call_id
-        elif not call_id:
-            raise InvalidRequest("A tool call needs an id.", param=f"{call.place}.id")
+        call_id = self._id_of(call, f"call_{len(self._legacy_calls)}_{len(self.messages)}")
         block = self.call_block(self._accepted_id(call_id), call.name, arguments_object(call))
         return self.marked(block, call.extra, call.place)
 
     def _accepted_id(self, call_id: str) -> str:
-        """Returns the id of a tool call if the provider accepts its form; otherwise a hash of the
-        id. A call and its result have the same id, so they get the same hash."""
+        """Replaces an id whose form the provider doesn't accept by a hash. A call and its result have
+        the same id, so they get the same hash."""
         if self.call_id_pattern.fullmatch(call_id):
             return call_id
         return f"call_{hashlib.sha256(call_id.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
 
 
-def _texts_and_media(turn: Turn) -> list[Content]:
-    return [part for part in turn.parts if isinstance(part, Content)]
+def arguments_object(call: ToolCall) -> FreeObject:
+    """Decodes only the top level of the arguments: the values stay JSON (`msgspec.Raw`). An empty text
+    means no arguments."""
+    decoded = decode_arguments(call.arguments.strip() or "{}")
+    if decoded is None:
+        raise InvalidRequest(
+            "The arguments of the call are not a JSON object, or are nested too deeply.",
+            param=call.place,
+        )
+    return dict(decoded)

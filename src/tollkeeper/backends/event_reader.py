@@ -6,19 +6,22 @@ reasoning or of a tool call.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from tollkeeper.backends.answer_json import (
     ImagesTooLarge,
     MalformedAnswer,
     SplitCharacters,
-    usage_means_charge,
+    error_record,
 )
 from tollkeeper.backends.port import TextWriter
 from tollkeeper.backends.refusals import refusal_record
 from tollkeeper.backends.transport.framing import RecordParser
+from tollkeeper.backends.usage_reports import usage_means_charge
 from tollkeeper.backends.wire import WholeAnswer
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
 from tollkeeper.domain.inference import (
@@ -157,15 +160,23 @@ class EventReader(StreamReader):
         self._finished = False
         self._has_emitted = False
 
-    def whole_answer(self, events: list[Event]) -> WholeAnswer:
-        """Returns the result of `Wire.read_whole` for a body with these events. If a failure came
-        in place of an answer, raises the failure. If a failure came in addition to output, the call
-        is charged, and the failure becomes the answer's `shortfall`."""
+    @staticmethod
+    @abstractmethod
+    def usage_in(body: bytes) -> UsageReport | None:
+        """See `Wire.read_usage`."""
+
+    def whole_answer(self, body: bytes) -> WholeAnswer:
+        """See `Wire.read_whole`. A failure in addition to output means that the call is charged."""
+        events = self.read_whole(body)
         if self.failure is not None and not self.accepted:
             raise self.failure
         if self.failure is not None:
             self.failure.charged = True
         return WholeAnswer(events, self.failure)
+
+    def read_whole(self, body: bytes) -> list[Event]:
+        self._read_body(body)
+        return self._take_events()
 
     def fail(self, failure: TollkeeperError) -> None:
         self._accept_if_searched()
@@ -176,6 +187,10 @@ class EventReader(StreamReader):
         self._read_record(payload)
         if not self._has_emitted:
             self._count_empty_record()
+
+    @abstractmethod
+    def _read_body(self, body: bytes) -> None:
+        """Reads an answer that is not streamed. Raises MalformedAnswer."""
 
     @abstractmethod
     def _read_record(self, payload: bytes) -> None:
@@ -314,6 +329,25 @@ class BlockReader(EventReader, Generic[_Block]):
             call, secrets=secrets, empty_records_per_token=self._EMPTY_RECORDS_PER_TOKEN_MAX
         )
         self._blocks: dict[int, _Block] = {}
+
+    def _read_blocks(self, blocks: Sequence[Any] | None, error: msgspec.Raw) -> Any | None:
+        """Reads the content of an answer that is not streamed. Returns its error."""
+        record = error_record(error)
+        if blocks is None and record is None:
+            raise MalformedAnswer("it has no content")
+        self._open()
+        for index, block in enumerate(blocks or ()):
+            self._begin_block(index, block)
+            self._end_block(index)
+        return record
+
+    def _end(self) -> None:
+        if not self._finished:
+            raise MalformedAnswer("it ended before the answer was complete")
+        self.done = True
+
+    @abstractmethod
+    def _begin_block(self, index: int, block: Any) -> None: ...
 
     def _require_open(self, block: _Block) -> _Block:
         if block.ended:

@@ -7,12 +7,10 @@ from functools import partial
 
 import msgspec
 
-from tollkeeper.backends.anthropic.wire import MessagesWire
 from tollkeeper.backends.chat.request import encode_template_input
 from tollkeeper.backends.chat.wire import ChatWire
 from tollkeeper.backends.config import BackendConfig, Tokenizer
-from tollkeeper.backends.converse.wire import ConverseWire
-from tollkeeper.backends.gemini.wire import GeminiWire
+from tollkeeper.backends.native_wire import CountingWire
 from tollkeeper.backends.wires import beta_header, wire_for
 from tollkeeper.domain.inference import Call
 
@@ -54,7 +52,7 @@ def tokenize_request(config: BackendConfig) -> TokenizeRequest | None:
             return TokenizeRequest(_always(path), _chat_body, "input_tokens")
         case Tokenizer.PROTOCOL:
             wire = wire_for(config)
-            assert isinstance(wire, MessagesWire | GeminiWire | ConverseWire)
+            assert isinstance(wire, CountingWire)
             configured = config.tokenize_path
             return TokenizeRequest(
                 _always(configured) if configured else wire.count_path_for,

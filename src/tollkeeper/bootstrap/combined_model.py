@@ -4,7 +4,7 @@ that all of these backends support."""
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tollkeeper.backends.claude_thinking import ENCRYPTED_REASONING
+from tollkeeper.backends.request_fields import ENCRYPTED_REASONING
 from tollkeeper.domain.catalog import Model, Route
 from tollkeeper.settings import BackendSettings, ModelSettings
 

@@ -15,7 +15,7 @@ from tollkeeper.api.responses.prompt import read_prompt
 from tollkeeper.api.responses.tools import read_tools
 from tollkeeper.api.wire.responses import ResponsesRequest
 from tollkeeper.backends.chat.wire import ChatWire
-from tollkeeper.backends.responses.request import encode_responses_request
+from tollkeeper.backends.responses.wire import ResponsesWire
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import (
@@ -188,7 +188,7 @@ def test_the_same_request_on_either_wire() -> None:
         {"role": "tool", "tool_call_id": "c", "content": "7"},
         {"role": "developer", "content": "Be brief."},
     ]
-    responses = json.loads(encode_responses_request(call, stream=False))
+    responses = json.loads(ResponsesWire().encode_request(call, stream=False, extra={}))
     assert responses["instructions"] == "Be kind."
     assert responses["input"] == [
         {"type": "message", "role": "user", "content": "Look:"},
@@ -214,7 +214,9 @@ def test_where_a_backend_has_no_place_the_callers_own_place_is_named() -> None:
     named = msgspec.structs.replace(call.prompt.turns[1], name="Ann")
     prompt = call.prompt.with_turns((call.prompt.turns[0], named))
     with pytest.raises(OptionUnsupported) as refused:
-        encode_responses_request(msgspec.structs.replace(call, prompt=prompt), stream=False)
+        ResponsesWire().encode_request(
+            msgspec.structs.replace(call, prompt=prompt), stream=False, extra={}
+        )
     assert refused.value.param == "input[1].name"
 
 

@@ -11,8 +11,9 @@ from tests.backends.anthropic.calls import behaving, claude_call, sent
 from tests.support.tables import each
 from tests.support.upstream_converse import chunk_frame, event, exception
 from tests.support.upstream_messages import begin, end, record
-from tollkeeper.backends.anthropic.wire import BedrockMessagesAnswer, Endpoint, MessagesWire
-from tollkeeper.backends.bedrock_path import count_tokens_path
+from tollkeeper.backends.anthropic.answer import BedrockMessagesAnswer
+from tollkeeper.backends.anthropic.wire import Endpoint, MessagesWire
+from tollkeeper.backends.bedrock import count_tokens_path
 from tollkeeper.backends.transport.aws_event_stream import AwsEventStreamParser
 from tollkeeper.domain.errors import BackendFailed, OptionUnsupported, RateLimited
 from tollkeeper.domain.inference import Delta

@@ -9,7 +9,8 @@ from tests.backends.anthropic.calls import CLAUDE, claude_call, sent
 from tests.support.upstream_messages import thinking_block
 from tollkeeper.api.messages.input import MessagesConversation
 from tollkeeper.api.wire import messages as wire
-from tollkeeper.backends.anthropic.thinking import sealed_block, signed_blocks
+from tollkeeper.backends.anthropic.request import signed_blocks
+from tollkeeper.backends.claude_thinking import sealed_block
 from tollkeeper.domain.prompt import Image, Part, Reasoning, Role, Text, ToolCall, ToolResult, Turn
 
 _THOUGHTS = [thinking_block(f"Thought {number}.", f"c2ln{number}") for number in range(3)]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.backends.converse.calls import CLAUDE, GPT, NOVA, behaving, converse_call, sent, sent_for
 from tests.support.tables import each
-from tollkeeper.backends.converse.media import Documents
+from tollkeeper.backends.converse.media import MediaBlocks
 from tollkeeper.backends.converse.wire import ConverseWire
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
@@ -226,7 +226,7 @@ def test_documents_of_the_same_name_get_different_ones() -> None:
 
 def test_many_documents_of_the_same_name_are_named_in_linear_time() -> None:
     """Tests that the time is linear. If it were quadratic, this test would not end in time."""
-    documents = Documents()
+    documents = MediaBlocks()
     file = File(data="data:text/plain;base64,QQ==", filename="a")
     names = [documents.block(file)["document"]["name"] for _ in range(20_000)]
     assert names[:3] == ["a", "a 2", "a 3"]

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.support.tables import each
-from tollkeeper.backends.converse.usage import read_usage
+from tollkeeper.backends.converse.answer import read_usage
 from tollkeeper.domain.usage import Usage, normalised
 
 

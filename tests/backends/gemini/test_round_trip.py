@@ -19,9 +19,8 @@ from tests.support.upstream_gemini import (
 )
 from tollkeeper.api.responses.input import Conversation
 from tollkeeper.api.responses.output import Listener, Output
-from tollkeeper.backends.anthropic.thinking import sealed_block
+from tollkeeper.backends.claude_thinking import sealed_block
 from tollkeeper.backends.gemini.answer import GeminiAnswer
-from tollkeeper.backends.gemini.records import decode_answer
 from tollkeeper.backends.gemini.thinking import UNSIGNED
 from tollkeeper.backends.gemini.wire import Endpoint
 from tollkeeper.domain.catalog import Model
@@ -42,7 +41,7 @@ _ANSWERS: list[list[dict[str, Any]]] = [
 
 def _read_whole(parts: list[dict[str, Any]]) -> Turn:
     answer = GeminiAnswer(gemini_call())
-    return turn_of(answer.read_whole(decode_answer(json.dumps(whole(*parts)).encode())))
+    return turn_of(answer.read_whole(json.dumps(whole(*parts)).encode()))
 
 
 def _read_stream(parts: list[dict[str, Any]]) -> Turn:
@@ -79,7 +78,7 @@ def test_signatures_of_two_texts_come_back_through_responses() -> None:
     count from the beginning of the whole answer."""
     parts = [text_part("One.", "c2lnMQ=="), text_part("Then two.", "c2lnMg==")]
     answer = GeminiAnswer(gemini_call())
-    events = answer.read_whole(decode_answer(json.dumps(whole(*parts)).encode()))
+    events = answer.read_whole(json.dumps(whole(*parts)).encode())
     sealed: list[KeptReasoning] = []
 
     def seal(text: str, by_backend: tuple[str, ...]) -> str:

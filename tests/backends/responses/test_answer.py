@@ -25,7 +25,6 @@ from tests.support.upstream_wire import (
 from tollkeeper.backends.answer_json import MalformedAnswer
 from tollkeeper.backends.responses.answer import ResponsesAnswer
 from tollkeeper.backends.responses.reasoning import sealed_item
-from tollkeeper.backends.responses.result import decode_result
 from tollkeeper.backends.responses.usage import read_responses_usage
 from tollkeeper.backends.transport.sse import EventStreamParser
 from tollkeeper.domain.errors import BackendFailed
@@ -58,7 +57,7 @@ def read(*records: bytes, **fields: Any) -> list[Event]:
 
 def read_result(result: Any, **fields: Any) -> list[Event]:
     answer = ResponsesAnswer(make_call(**fields))
-    events = answer.read_result(decode_result(json.dumps(result).encode()))
+    events = answer.read_whole(json.dumps(result).encode())
     assert answer.failure is None
     return events
 
@@ -436,4 +435,4 @@ def test_whatever_comes_is_events_or_a_failure(values: list[Any]) -> None:
         assert isinstance(event, Opened | Delta | UsageReport)
     for value in values:
         with contextlib.suppress(MalformedAnswer):
-            ResponsesAnswer(make_call()).read_result(decode_result(json.dumps(value).encode()))
+            ResponsesAnswer(make_call()).read_whole(json.dumps(value).encode())

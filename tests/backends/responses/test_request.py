@@ -13,8 +13,8 @@ from tests.support.upstream_wire import message_item, response
 from tollkeeper.backends.config import WireProtocol
 from tollkeeper.backends.gemini.thinking import Seal
 from tollkeeper.backends.responses.answer import ResponsesAnswer
-from tollkeeper.backends.responses.request import OPTIONS, encode_responses_request
-from tollkeeper.backends.responses.result import decode_result
+from tollkeeper.backends.responses.request import OPTIONS
+from tollkeeper.backends.responses.wire import ResponsesWire
 from tollkeeper.backends.wires import wire_for
 from tollkeeper.bootstrap.backends import backend_config
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported, TollkeeperError
@@ -34,7 +34,9 @@ def asked(streamed: bool = False, /, **fields: Any) -> dict[str, Any]:
 
 
 def encoded(call: Call, streamed: bool = False) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(encode_responses_request(call, stream=streamed))
+    body: dict[str, Any] = json.loads(
+        ResponsesWire().encode_request(call, stream=streamed, extra={})
+    )
     return body
 
 
@@ -122,7 +124,7 @@ def test_encrypted_reasoning_goes_back_with_the_id_of_its_item() -> None:
         {"type": "reasoning", "summary": [], "encrypted_content": "gAAAB"},
     ]
     result = json.dumps(response(*output, message_item("So."))).encode()
-    events = ResponsesAnswer(make_call()).read_result(decode_result(result))
+    events = ResponsesAnswer(make_call()).read_whole(result)
     deltas = [event for event in events if isinstance(event, Delta)]
     sealed = tuple(delta.sealed_reasoning for delta in deltas if delta.sealed_reasoning)
     assert _answered(Reasoning("Hm.", sealed)) == output

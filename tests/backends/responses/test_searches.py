@@ -9,7 +9,6 @@ from tests.support.backend_calls import make_call
 from tests.support.tables import each
 from tests.support.upstream_wire import message_item, response, typed
 from tollkeeper.backends.responses.answer import ResponsesAnswer
-from tollkeeper.backends.responses.result import decode_result
 from tollkeeper.domain.inference import UsageReport
 
 ERROR = {"code": "server_error", "message": "no"}
@@ -105,7 +104,7 @@ def test_a_failure_after_a_search_is_charged(end: bytes | None) -> None:
 def test_a_failed_answer_that_is_not_streamed_is_charged_for_its_searches() -> None:
     answer = ResponsesAnswer(make_call(web_search_options={}))
     failed = response(search_item(0), status="failed", usage=None, error=ERROR)
-    events = answer.read_result(decode_result(json.dumps(failed).encode()))
+    events = answer.read_whole(json.dumps(failed).encode())
     assert _searches(events[-1]) == 1
     assert answer.accepted
     assert answer.failure is not None

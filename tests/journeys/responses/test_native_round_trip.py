@@ -23,7 +23,6 @@ from tollkeeper.api.responses.output import Listener, Output
 from tollkeeper.api.responses.result import ended_response
 from tollkeeper.api.responses.stream import ResponseStream
 from tollkeeper.backends.responses.answer import ResponsesAnswer
-from tollkeeper.backends.responses.result import decode_result
 from tollkeeper.backends.transport.sse import EventStreamParser
 from tollkeeper.domain.inference import Delta, Event, Opened, UsageReport
 from tollkeeper.domain.usage import Usage
@@ -148,7 +147,7 @@ def test_a_result_is_read_as_it_was_written(deltas: list[Delta], finish: str, us
     add_all(output, [*deltas, Delta(0, finish=finish)])
     result = msgspec.json.encode(ended_response(begun(), output, usage, 0))
     answer = ResponsesAnswer(make_call(output_tokens_max=8192))
-    events = answer.read_result(decode_result(result))
+    events = answer.read_whole(result)
     assert answer.failure is None
     # A result has the citations after the whole text, a stream has them within the text.
     check(events, _annotated_last(deltas), finish, usage)

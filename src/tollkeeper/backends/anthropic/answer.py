@@ -6,27 +6,38 @@ after its end, if a tool call has no id, or if the answer is longer than allowed
 events are ignored.
 """
 
+import base64
+import binascii
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
 from tollkeeper.backends.answer_json import (
     MalformedAnswer,
+    decode,
     decode_any,
+    decode_usage_only,
     error_record,
     value_or_none,
     with_status,
 )
 from tollkeeper.backends.anthropic import records
 from tollkeeper.backends.anthropic.records import Block, BlockDelta, Citation
-from tollkeeper.backends.anthropic.thinking import sealed_block
 from tollkeeper.backends.anthropic.usage import UsageReader
+from tollkeeper.backends.bedrock import failure_of, is_exception, read_record
+from tollkeeper.backends.claude_thinking import FINISHES, sealed_block
 from tollkeeper.backends.event_reader import BlockReader, OpenBlock
-from tollkeeper.domain.inference import Annotation, Call, Delta, Event, UsageReport
+from tollkeeper.backends.usage_reports import report_in
+from tollkeeper.domain.inference import Annotation, Call, Delta, Finish, UsageReport
 from tollkeeper.domain.prompt import FreeObject, SearchBlock
 
 # The maximum length of the queries of all searches in one answer.
 _QUERY_CHARACTERS_MAX = 1 << 20
+# `pause_turn` means that the answer is not complete, and that the client has to send another request
+# to continue it.
+_FINISHES = {**FINISHES, "pause_turn": Finish.LENGTH, "refusal": Finish.CONTENT_FILTER}
+_CHUNK = "chunk"
 
 
 @dataclass(slots=True)
@@ -52,22 +63,19 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
         stop = call.prompt.sampling.stop
         self._stops = [stop] if isinstance(stop, str) else stop or []
 
-    def read_whole(self, message: records.Message) -> list[Event]:
-        """Returns the events of an answer that is not streamed."""
-        error = error_record(message.error)
-        if message.content is None and error is None:
-            raise MalformedAnswer("it has no content")
-        self._open()
-        for index, raw in enumerate(message.content or ()):
-            self._begin_block(index, raw)
-            self._end_block(index)
+    @staticmethod
+    def usage_in(body: bytes) -> UsageReport | None:
+        return report_in(decode_usage_only(body).usage, partial(UsageReader().read, is_final=True))
+
+    def _read_body(self, body: bytes) -> None:
+        message = records.decode_message(body)
+        error = self._read_blocks(message.content, message.error)
         self._read_usage(message.usage, is_final=True)
         if error is not None:
             self._fail_with(error)
         else:
             self._read_stop(message)
             self._end()
-        return self._take_events()
 
     def _read_record(self, payload: bytes) -> None:
         event = records.decode_event(payload)
@@ -173,28 +181,43 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
         self._events.append(Delta(0, search_block=SearchBlock(written)))
 
     def _read_usage(self, usage: msgspec.Raw, *, is_final: bool) -> None:
-        raw_usage = value_or_none(usage)
-        if raw_usage is not None:
-            report = self._usage.read(decode_any(raw_usage), is_final=is_final)
-            self._report(report, is_final=is_final)
+        report = report_in(usage, partial(self._usage.read, is_final=is_final))
+        self._report(report, is_final=is_final)
 
     def _read_stop(self, record: BlockDelta | records.Message) -> None:
         reason, sequence = record.stop_reason, record.stop_sequence
         if reason is not None:
             stopped_by = sequence if sequence in self._stops else None
-            self._finish(records.FINISHES.get(reason, reason), reason, stopped_by)
-
-    def _end(self) -> None:
-        if not self._finished:
-            raise MalformedAnswer("it ended before the answer was complete")
-        self.done = True
+            self._finish(_FINISHES.get(reason, reason), reason, stopped_by)
 
     def _fail_with(self, error: object) -> None:
         self.fail(self._error_for(with_status(error, "type", records.STATUSES)))
 
 
-def report_from_usage(usage: msgspec.Raw) -> UsageReport | None:
-    """Converts the usage of an answer whose other content cannot be read. Returns None if there is no
-    usage."""
-    raw_usage = value_or_none(usage)
-    return None if raw_usage is None else UsageReader().read(decode_any(raw_usage), is_final=True)
+class _Chunk(msgspec.Struct, gc=False):
+    # One event in base64.
+    bytes: str = ""
+
+
+_chunk_decoder = msgspec.json.Decoder(_Chunk)
+
+
+class BedrockMessagesAnswer(MessagesAnswer):
+    """Reads a streamed answer from Amazon Bedrock. Each frame of the stream contains one event in
+    base64, and the stream may end with an AWS exception instead of an `error` event."""
+
+    def _read_payload(self, payload: bytes) -> None:
+        name, content = read_record(payload)
+        if is_exception(name):
+            self.fail(failure_of(name, content, accepted=self.accepted, secrets=self._secrets))
+        elif name == _CHUNK:
+            super()._read_payload(self._split_characters.join(_unwrapped(content)))
+        else:
+            self._count_empty_record()
+
+
+def _unwrapped(content: msgspec.Raw) -> bytes:
+    try:
+        return base64.b64decode(decode(_chunk_decoder, content).bytes, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise MalformedAnswer("a chunk is not base64") from error

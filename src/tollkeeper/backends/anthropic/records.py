@@ -4,6 +4,7 @@ Decoding is tolerant, because servers that imitate the protocol differ. Events a
 types are ignored, even if their fields have unexpected values.
 """
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,9 +15,9 @@ from tollkeeper.backends.answer_json import (
     decode,
     decode_any,
     decode_whole,
+    type_of,
     value_or_none,
 )
-from tollkeeper.domain.inference import Finish
 from tollkeeper.domain.prompt import SEARCH_RESULTS, SERVER_TOOL_USE, FreeObject
 
 MESSAGE_START = "message_start"
@@ -36,17 +37,6 @@ REDACTED_THINKING = "redacted_thinking"
 TOOL_USE = "tool_use"
 _KNOWN_BLOCKS = frozenset({TEXT, THINKING, REDACTED_THINKING, TOOL_USE})
 
-# The finish reason of the chat protocol for each stop reason of this protocol. `pause_turn` means
-# that the answer is not complete, and that the client has to send another request to continue it.
-FINISHES = {
-    "end_turn": Finish.STOP,
-    "stop_sequence": Finish.STOP,
-    "max_tokens": Finish.LENGTH,
-    "model_context_window_exceeded": Finish.LENGTH,
-    "pause_turn": Finish.LENGTH,
-    "tool_use": Finish.TOOL_CALLS,
-    "refusal": Finish.CONTENT_FILTER,
-}
 # The HTTP status that corresponds to the type of an error record.
 STATUSES = {
     "invalid_request_error": 400,
@@ -115,14 +105,10 @@ class Message(msgspec.Struct, gc=False):
     error: msgspec.Raw = ABSENT
 
 
-class _TypeOnly(msgspec.Struct, gc=False):
-    type: Any = None
-
-
 _event_decoder = msgspec.json.Decoder(StreamEvent)
 _block_decoder = msgspec.json.Decoder(Block)
 _message_decoder = msgspec.json.Decoder(Message)
-_type_decoder = msgspec.json.Decoder(_TypeOnly)
+decode_message = partial(decode_whole, _message_decoder)
 
 
 def decode_event(payload: bytes) -> StreamEvent | None:
@@ -131,7 +117,7 @@ def decode_event(payload: bytes) -> StreamEvent | None:
     try:
         event = decode(_event_decoder, payload)
     except MalformedAnswer:
-        if _type_of(payload) in _KNOWN_EVENTS:
+        if type_of(payload) in _KNOWN_EVENTS:
             raise
         return None
     # Some servers send an error in the form of another protocol, without a type.
@@ -146,7 +132,7 @@ def decode_block(raw: msgspec.Raw) -> Block | None:
     record = value_or_none(raw)
     if record is None:
         raise MalformedAnswer("a block is missing")
-    if _type_of(record) not in _KNOWN_BLOCKS:
+    if type_of(record) not in _KNOWN_BLOCKS:
         return None
     return decode(_block_decoder, record)
 
@@ -175,17 +161,7 @@ def decode_search_block(raw: msgspec.Raw) -> FreeObject | None:
     return block if block.get("type") == SEARCH_RESULTS and "content" in block else None
 
 
-def _type_of(record: bytes | msgspec.Raw) -> str | None:
-    type_name = decode(_type_decoder, record).type
-    return type_name if isinstance(type_name, str) else None
-
-
 def decode_start(raw: msgspec.Raw) -> Message:
-    """Decodes the message in the first event of a stream. Returns an empty message if the event
-    contains none."""
+    """Decodes the message in the first event of a stream. The event may contain none."""
     record = value_or_none(raw)
     return Message() if record is None else decode(_message_decoder, record)
-
-
-def decode_message(body: bytes) -> Message:
-    return decode_whole(_message_decoder, body)

@@ -1,24 +1,35 @@
 """Encodes a call as a request of Anthropic's Messages protocol. Rejects calls that the protocol
 cannot represent."""
 
+import base64
 import re
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
-from tollkeeper.backends.anthropic.media import file_block, image_block
-from tollkeeper.backends.anthropic.thinking import is_signed, signed_blocks
 from tollkeeper.backends.cache_marks import Marks
-from tollkeeper.backends.claude_thinking import is_reasoning_option, thinking_fields
+from tollkeeper.backends.claude_thinking import OPTIONS as REASONING_OPTIONS
+from tollkeeper.backends.claude_thinking import sealed_objects, thinking_fields
 from tollkeeper.backends.conversation import ConversationWithIds
-from tollkeeper.backends.options import add_options
-from tollkeeper.backends.prompt_content import unsupported_content
-from tollkeeper.backends.unsupported import (
+from tollkeeper.backends.inline_media import (
+    PDF,
+    content_at,
+    content_in,
+    content_required,
+    type_unsupported,
+)
+from tollkeeper.backends.request_fields import (
+    NO_PARAMETERS,
+    add_other_options,
+    check_detail,
     check_search,
-    chosen_tool,
+    checked_temperature,
+    described_schema,
     offered_functions,
+    present,
     refuse_unsupported,
+    stop_list,
+    tool_choice,
+    unsupported_content,
 )
 from tollkeeper.domain.catalog import Feature
 from tollkeeper.domain.errors import InvalidRequest
@@ -29,7 +40,6 @@ from tollkeeper.domain.prompt import (
     FunctionTool,
     Image,
     Media,
-    NamedFunction,
     Prompt,
     Reasoning,
     SchemaOutput,
@@ -49,23 +59,18 @@ OUTPUT_MODALITIES = frozenset({"text"})
 FEATURES = frozenset(
     {Feature.TOOLS, Feature.STRUCTURED_OUTPUTS, Feature.REASONING, Feature.WEB_SEARCH}
 )
-_TEMPERATURE_MAX = 1.0
-_NO_PARAMETERS: FreeObject = {"type": "object", "properties": {}}
-_MODES = {ToolMode.NONE: "none", ToolMode.AUTO: "auto", ToolMode.REQUIRED: "any"}
+_MODES: dict[ToolMode, FreeObject] = {
+    ToolMode.NONE: {"type": "none"},
+    ToolMode.AUTO: {"type": "auto"},
+    ToolMode.REQUIRED: {"type": "any"},
+}
 _SEARCH_TOOL = {"type": "web_search_20250305", "name": "web_search", "max_uses": WEB_SEARCHES_MAX}
-# The fields that a token count request may have.
-_COUNT_FIELDS = frozenset(
-    {
-        *("model", "messages", "system", "tools", "tool_choice"),
-        *("thinking", "output_config", "cache_control"),
-    }
-)
-_encode = msgspec.json.Encoder().encode
+_IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+_PLAIN_TEXT = "text/plain"
+_SIGNED_BLOCKS = ("thinking", "redacted_thinking")
 
 
 class Input(ConversationWithIds):
-    """Collects the system text and the messages of one request."""
-
     call_id_pattern = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
     def __init__(self, cache_marks: Marks, *, takes_image_urls: bool) -> None:
@@ -79,10 +84,24 @@ class Input(ConversationWithIds):
     def media_block(self, media: Media) -> FreeObject:
         match media:
             case Image():
-                return image_block(media, takes_urls=self._takes_image_urls)
+                return {"type": "image", "source": self._image_source(media)}
             case File():
-                return file_block(media)
+                source = _file_source(media)
+                return present(
+                    {"type": "document", "source": source, "title": media.filename or None}
+                )
         raise unsupported_content(media.place)
+
+    def _image_source(self, image: Image) -> FreeObject:
+        check_detail(image)
+        content = content_at(image.url, image.place)
+        if content is None and not self._takes_image_urls:
+            raise content_required(image.place)
+        if content is None:
+            return {"type": "url", "url": image.url}
+        if content.media_type not in _IMAGE_TYPES:
+            raise type_unsupported(_IMAGE_TYPES, image.place)
+        return {"type": "base64", "media_type": content.media_type, "data": content.base64}
 
     def reasoning_blocks(self, reasoning: Reasoning) -> list[FreeObject]:
         return signed_blocks(reasoning)
@@ -94,20 +113,17 @@ class Input(ConversationWithIds):
         return self.marked(search.written, search.extra, search.place)
 
     def result_block(self, result: ToolResult, turn: Turn, content: list[FreeObject]) -> FreeObject:
-        block: FreeObject = {"type": "tool_result", "tool_use_id": self.answered_id(result, turn)}
-        if len(content) == 1 and content[0].keys() == {"type", "text"}:
-            block["content"] = content[0]["text"]
-        elif content:
-            block["content"] = content
-        if result.is_error:
-            block["is_error"] = True
-        return block
+        block = {
+            "type": "tool_result",
+            "tool_use_id": self.answered_id(result, turn),
+            "content": _plain(content),
+            "is_error": result.is_error or None,
+        }
+        return present(block)
 
     def marked(
         self, block: FreeObject | None, extra: FreeObject | None, place: str
     ) -> list[FreeObject]:
-        """Adds the cache mark (`cache_control`) in `extra`, if any, to the block. Returns a list with this
-        block, or an empty list if `block` is None. Checks `extra` in both cases."""
         cache_mark = self._cache_marks.read(extra, place)
         return [] if block is None else [{**block, **cache_mark}]
 
@@ -115,34 +131,29 @@ class Input(ConversationWithIds):
 def messages_request(
     call: Call, *, stream: bool, extra: Mapping[str, Any], takes_image_urls: bool
 ) -> FreeObject:
-    """Builds the body of the request. Always sends the output limit, because the provider requires
-    the field."""
     prompt = call.prompt
     refuse_unsupported(prompt, sampling=SAMPLING_PARAMETERS, output_modalities=OUTPUT_MODALITIES)
-    _check_temperature(prompt)
+    temperature = checked_temperature(prompt)
     cache_marks = Marks(call.model.messages.caching)
     tools = _tool_fields(prompt, cache_marks)
     conversation = Input(cache_marks, takes_image_urls=takes_image_urls)
     conversation.add(prompt.turns)
-    thinking = thinking_fields(call, is_signed)
-    output = {"effort": thinking.effort, "format": _output_format(prompt)}
+    thinking = thinking_fields(call, signed_blocks)
+    user = prompt.identity.safety_identifier or prompt.identity.user
     fields: FreeObject = {
-        "system": _system(conversation.system),
+        "system": _plain(conversation.system),
         **tools,
         "thinking": thinking.thinking,
-        "output_config": {name: value for name, value in output.items() if value is not None},
+        "output_config": present({"effort": thinking.effort, "format": _output_format(prompt)})
+        or None,
         "cache_control": cache_marks.automatic(),
-        "temperature": prompt.sampling.temperature,
+        "temperature": temperature,
         "top_p": prompt.sampling.top_p,
-        "stop_sequences": _stop(prompt.sampling.stop),
-        "metadata": _metadata(prompt),
+        "stop_sequences": stop_list(prompt),
+        "metadata": {"user_id": user} if user else None,
     }
-    body = {name: value for name, value in fields.items() if value}
-    # A temperature of 0 is valid, but was omitted with the empty fields.
-    if prompt.sampling.temperature == 0:
-        body["temperature"] = prompt.sampling.temperature
-    options = [option for option in prompt.options if not is_reasoning_option(option.name, call)]
-    add_options(body, call.model, options)
+    body = present(fields)
+    add_other_options(body, call, REASONING_OPTIONS)
     body.update(extra)
     body["model"] = call.model.upstream_model
     body["messages"] = conversation.messages
@@ -151,49 +162,43 @@ def messages_request(
     return body
 
 
-def count_request(call: Call, *, takes_image_urls: bool) -> FreeObject:
-    """Builds the body of the token count request."""
-    body = messages_request(call, stream=False, extra={}, takes_image_urls=takes_image_urls)
-    # Tools that the provider runs. They occur only in requests for token counts.
-    if call.prompt.server_tools:
-        body["tools"] = [*body.get("tools", ()), *call.prompt.server_tools]
-    return {name: value for name, value in body.items() if name in _COUNT_FIELDS}
+def _file_source(file: File) -> FreeObject:
+    """A PDF stays in base64; plain text is decoded."""
+    if file.data is None:
+        raise content_required(file.place)
+    content = content_in(file.data, file.place)
+    # Clients that omit the type usually send PDF.
+    is_text = (file.filename or "").lower().endswith((".txt", ".md"))
+    media_type = content.media_type or (_PLAIN_TEXT if is_text else PDF)
+    if media_type == PDF:
+        return {"type": "base64", "media_type": PDF, "data": content.base64}
+    if media_type != _PLAIN_TEXT:
+        raise type_unsupported((PDF, _PLAIN_TEXT), file.place)
+    try:
+        text = base64.b64decode(content.base64).decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest("The file is not a text in base64.", param=file.place) from None
+    return {"type": "text", "media_type": _PLAIN_TEXT, "data": text}
 
 
-def _check_temperature(prompt: Prompt) -> None:
-    temperature = prompt.sampling.temperature
-    if temperature is not None and not 0 <= temperature <= _TEMPERATURE_MAX:
-        raise InvalidRequest(
-            "The backend accepts only temperatures from 0 to 1.", param="temperature"
-        )
+def signed_blocks(reasoning: Reasoning) -> list[FreeObject]:
+    return [block for block in sealed_objects(reasoning) if block.get("type") in _SIGNED_BLOCKS]
 
 
-def _system(blocks: list[FreeObject]) -> str | list[FreeObject] | None:
-    """Returns the value of the field `system`. A single text becomes a string and not a list, because
-    every server of this protocol accepts a string."""
+def _plain(blocks: list[FreeObject]) -> str | list[FreeObject] | None:
+    """A single text becomes a string and not a list, because every server of this protocol accepts a
+    string."""
     if len(blocks) == 1 and blocks[0].keys() == {"type", "text"}:
         text: str = blocks[0]["text"]
         return text
     return blocks or None
 
 
-def _stop(stop: str | list[str] | None) -> list[str] | None:
-    return [stop] if isinstance(stop, str) else stop
-
-
-def _metadata(prompt: Prompt) -> FreeObject | None:
-    user = prompt.identity.safety_identifier or prompt.identity.user
-    return {"user_id": user} if user else None
-
-
 def _output_format(prompt: Prompt) -> FreeObject | None:
     output = prompt.output_format
     if not isinstance(output, SchemaOutput):
         return None
-    schema = output.schema
-    if output.description is not None and "description" not in schema:
-        schema = {**schema, "description": output.description}
-    return {"type": "json_schema", "schema": schema}
+    return {"type": "json_schema", "schema": described_schema(output)}
 
 
 def _tool_fields(prompt: Prompt, cache_marks: Marks) -> FreeObject:
@@ -209,16 +214,17 @@ def _tool(tool: FunctionTool, cache_marks: Marks) -> FreeObject:
     schema = tool.parameters or {}
     if "properties" not in schema:
         # Some servers of this protocol reject a schema without these fields.
-        schema = {**_NO_PARAMETERS, **schema}
-    definition: FreeObject = {"name": tool.name, "input_schema": schema}
-    if tool.description is not None:
-        definition["description"] = tool.description
-    if tool.strict:
-        definition["strict"] = True
+        schema = {**NO_PARAMETERS, **schema}
+    definition = {
+        "name": tool.name,
+        "input_schema": schema,
+        "description": tool.description,
+        "strict": tool.strict or None,
+    }
     # A chat client may set the cache mark in the function object (`extra`), or in the tool object
     # that contains the function object (`tool_extra`).
     return {
-        **definition,
+        **present(definition),
         **cache_marks.read(tool.extra, tool.place),
         **cache_marks.read(tool.tool_extra, tool.place),
     }
@@ -235,21 +241,9 @@ def _search_tool(search: WebSearch) -> FreeObject:
 
 
 def _tool_choice(prompt: Prompt) -> FreeObject | None:
-    """Returns the value of the field `tool_choice`. Returns None if the provider's default is right:
-    the model decides whether to call tools, and may call several."""
+    chosen = tool_choice(prompt, _MODES, lambda name: {"type": "tool", "name": name})
     # An answer in the legacy form (`function_call`) can contain only one call.
     single = prompt.parallel_tool_calls is False or prompt.has_legacy_functions_only
-    match chosen_tool(prompt):
-        case ToolMode() as mode:
-            chosen: FreeObject | None = {"type": _MODES[mode]}
-        case NamedFunction(name=name):
-            chosen = {"type": "tool", "name": name}
-        case None:
-            chosen = None
-    if single and (chosen is None or chosen["type"] != "none"):
-        chosen = {**(chosen or {"type": "auto"}), "disable_parallel_tool_use": True}
+    if single and chosen is not _MODES[ToolMode.NONE]:
+        return {**(chosen or _MODES[ToolMode.AUTO]), "disable_parallel_tool_use": True}
     return chosen
-
-
-def encoded(body: FreeObject) -> bytes:
-    return _encode(body)

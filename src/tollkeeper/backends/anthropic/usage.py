@@ -13,9 +13,9 @@ A fast answer (`"speed": "fast"`) has its own prices. The gateway treats this sp
 tier `speed-fast`.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
-from tollkeeper.backends.answer_json import usage_report
+from tollkeeper.backends.usage_reports import Counts, known_details, usage_report
 from tollkeeper.domain.inference import UsageReport
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import (
@@ -32,25 +32,19 @@ _FAST = "fast"
 _FAST_TIER = "speed-fast"
 
 
-class _Input(NamedTuple):
-    """Contains the reported numbers of input tokens. None means that a number is unknown."""
-
-    prompt: int | None = None
-    # Tokens read from the cache.
-    cached: int | None = None
-    # Tokens written to the cache: all, and those with a lifetime of five minutes or one hour.
-    cache_writes: int | None = None
-    cache_writes_5m: int | None = None
-    cache_writes_1h: int | None = None
-
-    def plus(self, other: "_Input") -> "_Input":
-        """Adds two sets of numbers. A number that is unknown in both stays unknown."""
-        return _Input(*(_sum(count, more) for count, more in zip(self, other, strict=True)))
-
-    def updated(self, later: "_Input") -> "_Input":
-        """Returns the later numbers. Keeps the numbers of this report that the later report does not
-        contain."""
-        return _Input(*(old if new is None else new for old, new in zip(self, later, strict=True)))
+_INPUT = Counts(
+    prompt_tokens="input_tokens",
+    cached_tokens="cache_read_input_tokens",
+    cache_write_tokens="cache_creation_input_tokens",
+    cache_write_5m_tokens="cache_creation.ephemeral_5m_input_tokens",
+    cache_write_1h_tokens="cache_creation.ephemeral_1h_input_tokens",
+)
+_OTHER = Counts(
+    reasoning_tokens="output_tokens_details.thinking_tokens",
+    web_searches="server_tool_use.web_search_requests",
+)
+# The reported numbers of input tokens. None means that a number is unknown.
+_Input = dict[str, Any]
 
 
 class UsageReader:
@@ -58,7 +52,7 @@ class UsageReader:
 
     def __init__(self) -> None:
         # The latest value of each number so far, without the iterations in `_NOT_INCLUDED`.
-        self._input = _Input()
+        self._input: _Input = {}
 
     def read(self, reported: Any, *, is_final: bool) -> UsageReport:
         return usage_report(reported, lambda usage: self._read(usage, is_final))
@@ -66,50 +60,36 @@ class UsageReader:
     def _read(self, reported: FreeObject, is_final: bool) -> ReportedUsage:
         counts = _input(reported)
         completion = read_count(reported.get("output_tokens")) if is_final else None
-        self._input = self._input.updated(counts)
+        self._input |= {name: count for name, count in counts.items() if count is not None}
         iterations = _iterations_not_included(reported)
         if iterations:
             # The sums also need the numbers that only an earlier report contains.
-            counts = self._input
+            counts |= self._input
         for iteration in iterations:
-            counts = counts.plus(_input(iteration))
+            more = _input(iteration)
+            counts = {name: _sum(count, more[name]) for name, count in counts.items()}
             if is_final:
                 completion = _sum(completion, read_count(iteration.get("output_tokens")))
-        reasoning = read_count(_details(reported, "output_tokens_details").get("thinking_tokens"))
-        searches = read_count(_details(reported, "server_tool_use").get("web_search_requests"))
+        other = _OTHER.read(reported)
         return ReportedUsage(
-            prompt_tokens=counts.prompt,
+            **counts,
+            **other,
             completion_tokens=completion,
-            cached_tokens=counts.cached,
-            cache_write_tokens=counts.cache_writes,
-            cache_write_5m_tokens=counts.cache_writes_5m,
-            cache_write_1h_tokens=counts.cache_writes_1h,
             cache_adds_to_prompt=True,
             reports_prompt_before_output=True,
-            reasoning_tokens=reasoning,
-            web_searches=searches,
             service_tier=_FAST_TIER
             if reported.get("speed") == _FAST
             else read_service_tier(reported),
-            # The details that clients see have the names of the chat protocol.
-            prompt_details=None if counts.cached is None else {"cached_tokens": counts.cached},
-            completion_details=None if reasoning is None else {"reasoning_tokens": reasoning},
+            prompt_details=known_details(cached_tokens=counts["cached_tokens"]),
+            completion_details=known_details(reasoning_tokens=other["reasoning_tokens"]),
             written=reported,
         )
 
 
 def _input(reported: FreeObject) -> _Input:
-    split = _details(reported, "cache_creation")
-    short = read_count(split.get("ephemeral_5m_input_tokens"))
-    long = read_count(split.get("ephemeral_1h_input_tokens"))
-    written = read_count(reported.get("cache_creation_input_tokens"))
-    return _Input(
-        prompt=read_count(reported.get("input_tokens")),
-        cached=read_count(reported.get("cache_read_input_tokens")),
-        cache_writes=all_writes(written, short, long),
-        cache_writes_5m=short,
-        cache_writes_1h=long,
-    )
+    counts = _INPUT.read(reported)
+    short, long = counts["cache_write_5m_tokens"], counts["cache_write_1h_tokens"]
+    return {**counts, "cache_write_tokens": all_writes(counts["cache_write_tokens"], short, long)}
 
 
 def _iterations_not_included(reported: FreeObject) -> list[FreeObject]:
@@ -123,8 +103,3 @@ def _iterations_not_included(reported: FreeObject) -> list[FreeObject]:
 
 def _sum(count: int | None, more: int | None) -> int | None:
     return count if more is None else (count or 0) + more
-
-
-def _details(reported: FreeObject, name: str) -> FreeObject:
-    details = reported.get(name)
-    return details if isinstance(details, dict) else {}

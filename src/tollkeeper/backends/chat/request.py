@@ -5,9 +5,12 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tollkeeper.backends.options import add_options
-from tollkeeper.backends.prompt_content import sent_filename
-from tollkeeper.backends.unsupported import refuse_forced_search
+from tollkeeper.backends.request_fields import (
+    add_options,
+    present,
+    refuse_forced_search,
+    sent_filename,
+)
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import (
     AllowedFunctions,
@@ -62,7 +65,7 @@ def encoded_fields(prompt: Prompt) -> FreeObject:
         fields["web_search_options"] = _web_search(prompt.web_search)
     if prompt.output_format is not None:
         fields["response_format"] = prompt.output_format.described()
-    return {name: value for name, value in fields.items() if value is not None}
+    return present(fields)
 
 
 def _tool_fields(prompt: Prompt) -> FreeObject:
@@ -161,9 +164,8 @@ def _part(part: Content) -> FreeObject:
             return {"type": "image_url", "image_url": source}
         case File():
             filename = sent_filename(part)
-            fields = {"file_data": part.data, "file_id": part.id, "filename": filename}
-            file = {name: value for name, value in fields.items() if value is not None}
-            return {"type": "file", "file": file}
+            file = {"file_data": part.data, "file_id": part.id, "filename": filename}
+            return {"type": "file", "file": present(file)}
         case Audio(url=None):
             return {
                 "type": "input_audio",

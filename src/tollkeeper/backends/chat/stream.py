@@ -12,7 +12,7 @@ from weakref import ref
 
 from msgspec.structs import replace
 
-from tollkeeper.backends.answer_json import MalformedAnswer, error_record, usage_means_charge
+from tollkeeper.backends.answer_json import MalformedAnswer, error_record
 from tollkeeper.backends.chat.answer import (
     Chunk,
     ChunkChoice,
@@ -30,6 +30,7 @@ from tollkeeper.backends.event_reader import StreamReader, pieces_max
 from tollkeeper.backends.port import TextWriter
 from tollkeeper.backends.refusals import refusal_record
 from tollkeeper.backends.transport.framing import RecordParser
+from tollkeeper.backends.usage_reports import usage_means_charge
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
 from tollkeeper.domain.inference import Call, Delta, Event, Opened, ToolCallPiece, UsageReport
 from tollkeeper.domain.prompt import decode_arguments

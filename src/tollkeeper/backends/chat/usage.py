@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tollkeeper.backends.reported_cost import stated_cost, ticks_in_picousd
+from tollkeeper.backends.usage_reports import stated_cost, ticks_in_picousd
 from tollkeeper.domain.inference import UsageReport
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import (

@@ -11,7 +11,6 @@ from tollkeeper.backends.answer_json import (
     decode_usage_only,
     decode_whole,
     error_record,
-    usage_means_charge,
     value_or_none,
 )
 from tollkeeper.backends.chat.answer import (
@@ -27,9 +26,10 @@ from tollkeeper.backends.chat.dialect import OPENAI_DIALECT, ChatDialect
 from tollkeeper.backends.chat.request import encoded_fields
 from tollkeeper.backends.chat.stream import ChatStreamReader
 from tollkeeper.backends.config import NO_BILLING_RULES, BillingRules
-from tollkeeper.backends.options import add_options
 from tollkeeper.backends.refusals import refusal_record
+from tollkeeper.backends.request_fields import add_options
 from tollkeeper.backends.transport.framing import Framing
+from tollkeeper.backends.usage_reports import usage_means_charge
 from tollkeeper.backends.wire import AnswerReader, WholeAnswer
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
 from tollkeeper.domain.inference import Call, Event, Finish, Opened, UsageReport

@@ -5,15 +5,36 @@ with the end of the HTTP body after a stop reason.
 """
 
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
-from tollkeeper.backends.answer_json import MalformedAnswer, decode_any, error_record, value_or_none
-from tollkeeper.backends.aws_exceptions import failure_of, is_exception, read_record
+from tollkeeper.backends.answer_json import MalformedAnswer, decode_any, value_or_none
+from tollkeeper.backends.bedrock import failure_of, is_exception, read_record
+from tollkeeper.backends.claude_thinking import FINISHES, sealed_block
 from tollkeeper.backends.converse import records
-from tollkeeper.backends.converse.reasoning import sealed_redacted, sealed_text
 from tollkeeper.backends.converse.records import Block, Metadata, ToolUse
-from tollkeeper.backends.converse.usage import read_usage
 from tollkeeper.backends.event_reader import BlockReader, OpenBlock
-from tollkeeper.domain.inference import Delta, Event, UsageReport
+from tollkeeper.backends.usage_reports import Counts, known_details, report_in, usage_report
+from tollkeeper.domain.inference import Delta, Event, Finish, UsageReport
+from tollkeeper.domain.prompt import FreeObject
+from tollkeeper.domain.usage import ReportedUsage, all_writes, read_count
+
+_FINISHES = {
+    **FINISHES,
+    "content_filtered": Finish.CONTENT_FILTER,
+    "guardrail_intervened": Finish.CONTENT_FILTER,
+}
+# Stop reasons which mean that the model wrote an invalid answer.
+_FAILURES = frozenset({"malformed_model_output", "malformed_tool_use"})
+# Tokens read from the cache and written to it have two names. Some answers contain both.
+_COUNTS = Counts(
+    prompt_tokens="inputTokens",
+    completion_tokens="outputTokens",
+    total_tokens="totalTokens",
+    cached_tokens="cacheReadInputTokens cacheReadInputTokenCount",
+    cache_write_tokens="cacheWriteInputTokens cacheWriteInputTokenCount",
+)
+_ONE_HOUR = "1h"
 
 
 @dataclass(slots=True)
@@ -31,24 +52,9 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
     # that the usage report can still arrive.
     _invalid: str | None = None
 
-    def read_whole(self, answer: records.Answer) -> list[Event]:
-        """Returns the events of an answer that is not streamed."""
-        message = None if answer.output is None else answer.output.message
-        content = None if message is None else message.content
-        error = error_record(answer.error)
-        if content is None and error is None:
-            raise MalformedAnswer("it has no content")
-        self._open()
-        for index, block in enumerate(content or ()):
-            self._read_block(index, block)
-            self._end_block(index)
-        self._report(report_from_metadata(answer))
-        if error is not None:
-            self.fail(self._error_for(error))
-        else:
-            self._read_stop(answer.stop_reason)
-            self._end()
-        return self._take_events()
+    @staticmethod
+    def usage_in(body: bytes) -> UsageReport | None:
+        return _report(records.decode_metadata_only(body))
 
     def end_body(self) -> list[Event]:
         """Ends the answer properly if the stop reason has arrived and only the usage report is
@@ -59,29 +65,41 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
             super().end_body()
         return self._take_events()
 
+    def _read_body(self, body: bytes) -> None:
+        answer = records.decode_answer(body)
+        error = self._read_blocks(answer.content, answer.error)
+        self._report(_report(answer))
+        if error is not None:
+            self.fail(self._error_for(error))
+        else:
+            self._read_stop(answer.stop_reason)
+            self._end()
+
     def _read_record(self, payload: bytes) -> None:
         name, content = read_record(payload)
         if is_exception(name):
             self.fail(failure_of(name, content, accepted=self.accepted, secrets=self._secrets))
             return
         self._open()
+        if name not in records.EVENTS:
+            return
+        event = records.decode_event(content)
+        index = event.content_block_index
         match name:
             case records.BLOCK_DELTA:
-                piece = records.decode_delta(content)
-                self._read_block(piece.content_block_index, piece.delta or Block())
+                self._begin_block(index, event.delta or Block())
             case records.BLOCK_START:
-                beginning = records.decode_start(content)
-                self._read_block(beginning.content_block_index, beginning.start or Block())
+                self._begin_block(index, event.start or Block())
             case records.BLOCK_STOP:
-                self._end_block(records.decode_delta(content).content_block_index)
+                self._end_block(index)
             case records.MESSAGE_STOP:
-                self._read_stop(records.decode_stop(content).stop_reason)
+                self._read_stop(event.stop_reason)
             case records.METADATA:
-                self._report(report_from_metadata(records.decode_metadata(content)))
+                self._report(_report(event))
                 if self._finished:
                     self._end()
 
-    def _read_block(self, index: int, block: Block) -> None:
+    def _begin_block(self, index: int, block: Block) -> None:
         """Reads a whole block, the beginning of a block, or a piece of a block. A piece may be the
         first record of its block, because some models send no start event for a text."""
         open_block = self._require_open(self._blocks.setdefault(index, _OpenBlock()))
@@ -93,7 +111,6 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
                     self._emit(Delta(0, cited.text))
         reasoning = block.reasoning_content
         if reasoning is not None:
-            # Only an answer that is not streamed has `reasoning_text`.
             signed = reasoning.reasoning_text or reasoning
             self._emit_reasoning(open_block, signed.text, signed.signature)
             if reasoning.redacted_content:
@@ -119,32 +136,61 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
             )
 
     def _seal(self, reasoning: str, signature: str) -> str:
-        return sealed_text(reasoning, signature)
+        return sealed_block({"reasoningText": {"text": reasoning, "signature": signature}})
 
     def _emit_end(self, block: _OpenBlock) -> None:
         if block.redacted:
-            self._emit(Delta(0, sealed_reasoning=sealed_redacted("".join(block.redacted))))
+            sealed = sealed_block({"redactedContent": "".join(block.redacted)})
+            self._emit(Delta(0, sealed_reasoning=sealed))
 
     def _read_stop(self, reason: str | None) -> None:
-        """Records the reason why the answer ended. Ignores all reasons after the first."""
+        """Ignores all reasons after the first."""
         if reason is None or self._finished:
             return
-        if reason in records.FAILURES:
+        if reason in _FAILURES:
             self._finished = self.failing = True
             self._invalid = reason
         else:
-            self._finish(records.FINISHES.get(reason, reason), reason)
+            self._finish(_FINISHES.get(reason, reason), reason)
 
     def _end(self) -> None:
-        if not self._finished:
-            raise MalformedAnswer("it has no finish reason")
         if self._invalid is not None:
             self._fail_by_model(self._invalid)
         else:
-            self.done = True
+            super()._end()
 
 
-def report_from_metadata(metadata: Metadata) -> UsageReport | None:
-    """Returns the usage report in a metadata record or a whole answer; None if there is no usage."""
-    raw_usage = value_or_none(metadata.usage)
-    return None if raw_usage is None else read_usage(decode_any(raw_usage), metadata.tier)
+def _report(metadata: Metadata) -> UsageReport | None:
+    return report_in(metadata.usage, partial(read_usage, service_tier=metadata.tier))
+
+
+def read_usage(reported: Any, service_tier: str | None = None) -> UsageReport:
+    """`service_tier` is the tier that the answer names outside of its report."""
+    return usage_report(reported, lambda usage: _read(usage, service_tier), service_tier)
+
+
+def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
+    counts = _COUNTS.read(reported)
+    short, long = _by_lifetime(reported.get("cacheDetails"))
+    counts["cache_write_tokens"] = all_writes(counts["cache_write_tokens"], short, long)
+    return ReportedUsage(
+        **counts,
+        cache_write_5m_tokens=short,
+        cache_write_1h_tokens=long,
+        cache_adds_to_prompt=True,
+        service_tier=service_tier,
+        prompt_details=known_details(cached_tokens=counts["cached_tokens"]),
+        written=reported,
+    )
+
+
+def _by_lifetime(details: Any) -> tuple[int | None, int | None]:
+    """Returns the tokens written to the cache for five minutes (all that are not for one hour), and
+    those written for one hour. Both are None if the report has no details."""
+    listed = details if isinstance(details, list) else ()
+    parts = [part for part in listed if isinstance(part, dict)]
+    if not parts:
+        return None, None
+    counts = [(part.get("ttl"), read_count(part.get("inputTokens")) or 0) for part in parts]
+    long = sum(count for lifetime, count in counts if lifetime == _ONE_HOUR)
+    return sum(count for _, count in counts) - long, long

@@ -5,16 +5,23 @@ provider would read the file with the rights of the gateway's key.
 """
 
 import re
+from collections.abc import Callable, Mapping
 
-from tollkeeper.backends.unsupported import check_detail
-from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
-from tollkeeper.domain.inline_content import InlineContent, read_address, read_inline
-from tollkeeper.domain.prompt import Audio, File, FreeObject, Image, Video
+from tollkeeper.backends.inline_media import (
+    PDF,
+    content_at,
+    content_in,
+    content_required,
+    format_of,
+)
+from tollkeeper.backends.request_fields import check_detail
+from tollkeeper.domain.inline_content import InlineContent
+from tollkeeper.domain.prompt import Audio, File, FreeObject, Image, Media, Video
 
-_IMAGES = {"image/png": "png", "image/jpeg": "jpeg", "image/gif": "gif", "image/webp": "webp"}
 _OFFICE = "application/vnd.openxmlformats-officedocument."
+_IMAGES = {f"image/{name}": name for name in ("png", "jpeg", "gif", "webp")}
 _DOCUMENTS = {
-    "application/pdf": "pdf",
+    PDF: "pdf",
     "text/csv": "csv",
     "application/msword": "doc",
     f"{_OFFICE}wordprocessingml.document": "docx",
@@ -24,7 +31,6 @@ _DOCUMENTS = {
     "text/plain": "txt",
     "text/markdown": "md",
 }
-_EXTENSIONS = frozenset(_DOCUMENTS.values())
 _VIDEOS = {
     "video/x-matroska": "mkv",
     "video/quicktime": "mov",
@@ -35,9 +41,15 @@ _VIDEOS = {
     "video/x-ms-wmv": "wmv",
     "video/3gpp": "three_gp",
 }
-_AUDIO = frozenset(
-    {"mp3", "opus", "wav", "aac", "flac", "mp4", "ogg", "m4a", "mpeg", "pcm", "webm"}
-)
+# The words that clients use for the formats of audio.
+_AUDIO = {
+    name: name
+    for name in (
+        *("mp3", "opus", "wav", "aac", "flac", "mp4"),
+        *("ogg", "m4a", "mpeg", "pcm", "webm"),
+    )
+}
+_EXTENSIONS = {name: name for name in _DOCUMENTS.values()}
 # Matches the characters that the provider rejects in the name of a document. The provider also
 # rejects successive spaces.
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9\s\-()\[\]]+")
@@ -46,30 +58,8 @@ _SPACES = re.compile(r"\s+")
 _NAME_MAX = 180
 
 
-def image_block(image: Image) -> FreeObject:
-    check_detail(image)
-    content = _content(read_address(image.url), image.url, image.place)
-    format_name = _IMAGES.get(content.media_type)
-    return {"image": _format_and_source(format_name, content, _IMAGES, image.place)}
-
-
-def video_block(video: Video) -> FreeObject:
-    content = _content(read_address(video.url), video.url, video.place)
-    format_name = _VIDEOS.get(content.media_type)
-    return {"video": _format_and_source(format_name, content, _VIDEOS, video.place)}
-
-
-def audio_block(audio: Audio) -> FreeObject:
-    if audio.data is None:
-        raise _content_required(audio.place)
-    content = _content(read_inline(audio.data), audio.data, audio.place)
-    requested = (audio.format or "").lower()
-    format_name = requested if requested in _AUDIO else None
-    return {"audio": _format_and_source(format_name, content, _AUDIO, audio.place)}
-
-
-class Documents:
-    """Encodes the files of one request. The provider allows only some characters in the name of a
+class MediaBlocks:
+    """Encodes the media of one request. The provider allows only some characters in the name of a
     document, and requires a different name for each document."""
 
     def __init__(self) -> None:
@@ -77,19 +67,31 @@ class Documents:
         # The number at the end of the last name that was made from each file name.
         self._numbers: dict[str, int] = {}
 
-    def block(self, file: File) -> FreeObject:
-        if file.data is None:
-            raise _content_required(file.place)
-        content = _content(read_inline(file.data), file.data, file.place)
+    def block(self, media: Media) -> FreeObject:
+        match media:
+            case Image():
+                check_detail(media)
+                content = _content(content_at, media.url, media.place)
+                return {"image": _source(content, content.media_type, _IMAGES, media.place)}
+            case Video():
+                content = _content(content_at, media.url, media.place)
+                return {"video": _source(content, content.media_type, _VIDEOS, media.place)}
+            case Audio():
+                content = _content(content_in, media.data, media.place)
+                asked = (media.format or "").lower()
+                return {"audio": _source(content, asked, _AUDIO, media.place)}
+            case File():
+                return {"document": self._document(media)}
+
+    def _document(self, file: File) -> FreeObject:
+        content = _content(content_in, file.data, file.place)
         extension = (file.filename or "").rpartition(".")[2].lower()
-        format_name = _DOCUMENTS.get(content.media_type)
-        if format_name is None and extension in _EXTENSIONS:
-            format_name = extension
-        if format_name is None and not content.media_type:
+        name = _DOCUMENTS.get(content.media_type, extension)
+        if name not in _EXTENSIONS and not content.media_type:
             # The file is treated as PDF, because clients that omit the type usually send PDF.
-            format_name = "pdf"
-        format_and_source = _format_and_source(format_name, content, _EXTENSIONS, file.place)
-        return {"document": {"name": self._name(file.filename), **format_and_source}}
+            name = "pdf"
+        source = _source(content, name, _EXTENSIONS, file.place)
+        return {"name": self._name(file.filename), **source}
 
     def _name(self, filename: str | None) -> str:
         plain = _NOT_IN_NAMES.sub("-", (filename or "document")[:_NAME_MAX])
@@ -103,30 +105,16 @@ class Documents:
         return name
 
 
-def _content(content: InlineContent | None, source: str, place: str) -> InlineContent:
-    if content is not None:
-        return content
-    if "://" in source:
-        raise _content_required(place)
-    raise InvalidRequest("The content is neither a URL nor base64 data.", param=place)
+def _content(
+    read: Callable[[str, str], InlineContent | None], source: str | None, place: str
+) -> InlineContent:
+    content = None if source is None or "://" in source else read(source, place)
+    if content is None:
+        raise content_required(place)
+    return content
 
 
-def _format_and_source(
-    format_name: str | None,
-    content: InlineContent,
-    accepted_types: "dict[str, str] | frozenset[str]",
-    place: str,
+def _source(
+    content: InlineContent, kind: str, formats: Mapping[str, str], place: str
 ) -> FreeObject:
-    if format_name is None:
-        raise OptionUnsupported(
-            f"The backend accepts only the types {', '.join(sorted(accepted_types))}.", param=place
-        )
-    if not content.base64:
-        raise InvalidRequest("The content is empty.", param=place)
-    return {"format": format_name, "source": {"bytes": content.base64}}
-
-
-def _content_required(place: str) -> OptionUnsupported:
-    return OptionUnsupported(
-        "The backend accepts only the content of media and files, not URLs or ids.", param=place
-    )
+    return {"format": format_of(kind, formats, place), "source": {"bytes": content.base64}}

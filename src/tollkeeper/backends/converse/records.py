@@ -3,37 +3,25 @@
 Decoding is tolerant: stream records and blocks of unknown types are ignored.
 """
 
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from tollkeeper.backends.answer_json import ABSENT, MalformedAnswer, decode, decode_whole
-from tollkeeper.domain.inference import Finish
+from tollkeeper.backends.answer_json import ABSENT, decode, decode_whole, decoded_or
 
-MESSAGE_START = "messageStart"
 BLOCK_START = "contentBlockStart"
 BLOCK_DELTA = "contentBlockDelta"
 BLOCK_STOP = "contentBlockStop"
 MESSAGE_STOP = "messageStop"
 METADATA = "metadata"
+EVENTS = frozenset({BLOCK_START, BLOCK_DELTA, BLOCK_STOP, MESSAGE_STOP, METADATA})
 # The type of a tool call that the provider itself executes.
 SERVER_TOOL_USE = "server_tool_use"
 
-FINISHES = {
-    "end_turn": Finish.STOP,
-    "stop_sequence": Finish.STOP,
-    "max_tokens": Finish.LENGTH,
-    "model_context_window_exceeded": Finish.LENGTH,
-    "tool_use": Finish.TOOL_CALLS,
-    "content_filtered": Finish.CONTENT_FILTER,
-    "guardrail_intervened": Finish.CONTENT_FILTER,
-}
-# Stop reasons which mean that the model wrote an invalid answer.
-FAILURES = frozenset({"malformed_model_output", "malformed_tool_use"})
-
 
 class _Object(msgspec.Struct, gc=False, rename="camel"):
-    """Defines the common options of all JSON objects of an answer: field names are in camel case."""
+    pass
 
 
 class ToolUse(_Object):
@@ -45,25 +33,20 @@ class ToolUse(_Object):
     type: str | None = None
 
 
-class ReasoningText(_Object):
+class Text(_Object):
     text: str | None = None
     signature: str | None = None
 
 
-class ReasoningBlock(_Object):
-    reasoning_text: ReasoningText | None = None
+class ReasoningBlock(Text):
+    """The pieces of a stream have the text here, a whole answer has it in `reasoning_text`."""
+
+    reasoning_text: Text | None = None
     redacted_content: str | None = None
-    # Pieces of `reasoning_text` in a stream.
-    text: str | None = None
-    signature: str | None = None
-
-
-class CitedText(_Object):
-    text: str | None = None
 
 
 class CitationsContent(_Object):
-    content: list[CitedText] | None = None
+    content: list[Text] | None = None
 
 
 class Block(_Object):
@@ -73,20 +56,6 @@ class Block(_Object):
     tool_use: ToolUse | None = None
     reasoning_content: ReasoningBlock | None = None
     citations_content: CitationsContent | None = None
-
-
-class BlockStart(_Object):
-    content_block_index: int = 0
-    start: Block | None = None
-
-
-class BlockDelta(_Object):
-    content_block_index: int = 0
-    delta: Block | None = None
-
-
-class MessageStop(_Object):
-    stop_reason: str | None = None
 
 
 class Metadata(_Object):
@@ -99,54 +68,37 @@ class Metadata(_Object):
         return kind if isinstance(kind, str) else None
 
 
-class Message(_Object):
+class StreamEvent(Metadata):
+    """Has the fields of all events that the gateway reads."""
+
+    content_block_index: int = 0
+    start: Block | None = None
+    delta: Block | None = None
+    stop_reason: str | None = None
+
+
+class _Message(_Object):
     content: list[Block] | None = None
 
 
-class Output(_Object):
-    message: Message | None = None
+class _Output(_Object):
+    message: _Message | None = None
 
 
 class Answer(Metadata):
     """Represents an answer that is not streamed."""
 
-    output: Output | None = None
+    output: _Output | None = None
     stop_reason: str | None = None
     # A proxy may send an error in place of an answer.
     error: msgspec.Raw = ABSENT
 
-
-_answers = msgspec.json.Decoder(Answer)
-_starts = msgspec.json.Decoder(BlockStart)
-_deltas = msgspec.json.Decoder(BlockDelta)
-_stops = msgspec.json.Decoder(MessageStop)
-_metadata = msgspec.json.Decoder(Metadata)
+    @property
+    def content(self) -> list[Block] | None:
+        message = None if self.output is None else self.output.message
+        return None if message is None else message.content
 
 
-def decode_answer(body: bytes) -> Answer:
-    return decode_whole(_answers, body)
-
-
-def decode_start(content: msgspec.Raw) -> BlockStart:
-    return decode(_starts, content)
-
-
-def decode_delta(content: msgspec.Raw) -> BlockDelta:
-    return decode(_deltas, content)
-
-
-def decode_stop(content: msgspec.Raw) -> MessageStop:
-    return decode(_stops, content)
-
-
-def decode_metadata(content: msgspec.Raw) -> Metadata:
-    return decode(_metadata, content)
-
-
-def decode_metadata_only(body: bytes) -> Metadata:
-    """Returns the usage in a body whose other content cannot be read. The result is empty if the
-    usage cannot be read either."""
-    try:
-        return decode_whole(_metadata, body)
-    except MalformedAnswer:
-        return Metadata()
+decode_answer = partial(decode_whole, msgspec.json.Decoder(Answer))
+decode_event = partial(decode, msgspec.json.Decoder(StreamEvent))
+decode_metadata_only = partial(decoded_or, Metadata(), msgspec.json.Decoder(Metadata))

@@ -1,31 +1,40 @@
 """Encodes a call as a Converse request. Rejects calls that the protocol cannot represent."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from tollkeeper.backends.cache_marks import Marks
-from tollkeeper.backends.claude_thinking import is_reasoning_option
-from tollkeeper.backends.converse.input import Input, cache_point
-from tollkeeper.backends.converse.reasoning import reasoning_fields
-from tollkeeper.backends.options import add_options
-from tollkeeper.backends.unsupported import (
-    chosen_tool,
+from tollkeeper.backends.claude_thinking import (
+    OPTIONS as REASONING_OPTIONS,
+)
+from tollkeeper.backends.claude_thinking import sealed_objects, thinking_fields
+from tollkeeper.backends.conversation import ConversationWithIds
+from tollkeeper.backends.converse.media import MediaBlocks
+from tollkeeper.backends.request_fields import (
+    NO_PARAMETERS,
+    add_other_options,
+    asked_reasoning,
+    checked_temperature,
+    encoded,
     offered_functions,
-    refuse_server_tools,
+    present,
     refuse_unsupported,
+    stop_list,
+    tool_choice,
 )
 from tollkeeper.domain.catalog import Feature
-from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
+from tollkeeper.domain.errors import OptionUnsupported
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import (
     FreeObject,
-    FunctionTool,
-    NamedFunction,
+    Media,
     Prompt,
+    Reasoning,
     SchemaOutput,
     ToolMode,
+    ToolResult,
+    Turn,
 )
 
 # The parameters, modalities and features of this protocol. A model that is served through this
@@ -38,27 +47,81 @@ FEATURES = frozenset({Feature.TOOLS, Feature.STRUCTURED_OUTPUTS, Feature.REASONI
 # this protocol.
 OPTIONS = {"top_k": "additionalModelRequestFields.top_k"}
 
-_TEMPERATURE_MAX = 1.0
-_NO_PARAMETERS: FreeObject = {"type": "object", "properties": {}}
+_POINT = "cachePoint"
+_TOOL_BLOCKS = frozenset({"toolUse", "toolResult"})
+_NO_TOOLS: FreeObject = {}
 _MODES: dict[ToolMode, FreeObject] = {
+    ToolMode.NONE: _NO_TOOLS,
     ToolMode.AUTO: {"auto": {}},
     ToolMode.REQUIRED: {"any": {}},
 }
-_TOOL_BLOCKS = frozenset({"toolUse", "toolResult"})
-# The fields that a token count request may have.
-_COUNT_FIELDS = ("messages", "system", "toolConfig", "additionalModelRequestFields")
-_encode = msgspec.json.Encoder().encode
+# All models of a family have the same fields for reasoning, and this part of their ids in common. If
+# the id names no family (the ids of some inference profiles do not), the model counts as Claude.
+_NOVA, _OPENAI = "amazon.nova", "openai."
+# The efforts in client requests, mapped to the efforts of models other than Claude.
+_EFFORTS = {"minimal": "low", "xhigh": "high", "max": "high"}
+# Options for which only Claude models have fields.
+_CLAUDE_ONLY = ("thinking", "reasoning.enabled", "reasoning.max_tokens")
+
+
+class Input(ConversationWithIds):
+    call_id_pattern = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
+
+    def __init__(self, cache_marks: Marks) -> None:
+        super().__init__()
+        self._cache_marks = cache_marks
+        self._media = MediaBlocks()
+
+    def text_block(self, text: str) -> FreeObject:
+        return {"text": text}
+
+    def media_block(self, media: Media) -> FreeObject:
+        return self._media.block(media)
+
+    def reasoning_blocks(self, reasoning: Reasoning) -> list[FreeObject]:
+        return signed_blocks(reasoning)
+
+    def call_block(self, call_id: str, name: str, arguments: FreeObject) -> FreeObject:
+        return {"toolUse": {"toolUseId": call_id, "name": name, "input": arguments}}
+
+    def result_block(self, result: ToolResult, turn: Turn, content: list[FreeObject]) -> FreeObject:
+        tool_result: FreeObject = {"toolUseId": self.answered_id(result, turn), "content": content}
+        if result.is_error:
+            tool_result["status"] = "error"
+        return {"toolResult": tool_result}
+
+    def marked(
+        self, block: FreeObject | None, extra: FreeObject | None, place: str
+    ) -> list[FreeObject]:
+        """Adds a cache point after the block if `extra` has a cache mark. The protocol allows no
+        cache point inside of a tool result, so the last cache point there goes after the block."""
+        points = cache_point(self._cache_marks.read(extra, place).get("cache_control"))
+        if block is None:
+            return []
+        if "toolResult" in block:
+            content = block["toolResult"]["content"]
+            points = [*(item for item in content if _POINT in item), *points][-1:]
+            block["toolResult"]["content"] = [item for item in content if _POINT not in item]
+        return [block, *points]
+
+
+def cache_point(mark: FreeObject | None) -> list[FreeObject]:
+    """Returns the block for a cache mark: the provider caches the prompt up to this block. Returns no
+    block if there is no mark."""
+    if mark is None:
+        return []
+    return [{_POINT: {"type": "default", **({"ttl": "1h"} if mark.get("ttl") == "1h" else {})}}]
 
 
 def converse_request(call: Call, *, extra: Mapping[str, Any]) -> FreeObject:
-    """Builds the body of the request. Always sends the output limit. The body does not contain the
-    model, because the path does."""
+    """The body does not contain the model, because the path does."""
     prompt = call.prompt
-    refuse_unsupported(prompt, sampling=SAMPLING_PARAMETERS, output_modalities=OUTPUT_MODALITIES)
-    if prompt.web_search is not None:
-        raise OptionUnsupported(
-            "The backend's protocol does not support web search.", param=prompt.web_search.param
-        )
+    refuse_unsupported(
+        prompt,
+        sampling=SAMPLING_PARAMETERS,
+        output_modalities=OUTPUT_MODALITIES,
+        web_search=False,
+    )
     cache_marks = Marks(call.model.messages.caching)
     tools = _tools(prompt, cache_marks)
     conversation = Input(cache_marks)
@@ -66,78 +129,52 @@ def converse_request(call: Call, *, extra: Mapping[str, Any]) -> FreeObject:
     point = cache_point(cache_marks.automatic())
     if point and conversation.messages:
         conversation.messages[-1]["content"] += point
-    reasoning = reasoning_fields(call)
-    output = {"textFormat": _text_format(prompt), "effort": reasoning.effort}
+    additional, effort = _reasoning(call)
     fields: FreeObject = {
         "system": conversation.system,
         "toolConfig": _tool_config(prompt, tools, conversation.messages),
-        "additionalModelRequestFields": dict(reasoning.additional),
-        "outputConfig": {name: value for name, value in output.items() if value is not None},
+        "additionalModelRequestFields": additional,
+        "outputConfig": present({"textFormat": _text_format(prompt), "effort": effort}),
     }
     body: FreeObject = {
         "messages": conversation.messages,
-        "inferenceConfig": _inference_config(call),
+        "inferenceConfig": present(
+            {
+                "maxTokens": call.output_tokens_max,
+                "temperature": checked_temperature(prompt),
+                "topP": prompt.sampling.top_p,
+                "stopSequences": stop_list(prompt),
+            }
+        ),
         **{name: value for name, value in fields.items() if value},
     }
-    options = [option for option in prompt.options if not is_reasoning_option(option.name, call)]
-    add_options(body, call.model, options)
+    add_other_options(body, call, REASONING_OPTIONS)
     body.update(extra)
     return body
-
-
-def count_request(call: Call) -> FreeObject:
-    """Builds the body of the token count request."""
-    refuse_server_tools(call.prompt)
-    body = converse_request(call, extra={})
-    counted_fields = {name: body[name] for name in _COUNT_FIELDS if name in body}
-    return {"input": {"converse": counted_fields}}
-
-
-def _inference_config(call: Call) -> FreeObject:
-    sampling = call.prompt.sampling
-    temperature, stop = sampling.temperature, sampling.stop
-    if temperature is not None and not 0 <= temperature <= _TEMPERATURE_MAX:
-        raise InvalidRequest(
-            "The backend accepts only temperatures from 0 to 1.", param="temperature"
-        )
-    config = {
-        "maxTokens": call.output_tokens_max,
-        "temperature": temperature,
-        "topP": sampling.top_p,
-        "stopSequences": [stop] if isinstance(stop, str) else stop or None,
-    }
-    return {name: value for name, value in config.items() if value is not None}
 
 
 def _text_format(prompt: Prompt) -> FreeObject | None:
     output = prompt.output_format
     if not isinstance(output, SchemaOutput):
         return None
-    schema: FreeObject = {"schema": _encode(output.schema).decode(), "name": output.name}
-    if output.description is not None:
-        schema["description"] = output.description
-    return {"type": "json_schema", "structure": {"jsonSchema": schema}}
+    schema = {"schema": encoded(output.schema).decode(), "name": output.name}
+    described = present({**schema, "description": output.description})
+    return {"type": "json_schema", "structure": {"jsonSchema": described}}
 
 
 def _tools(prompt: Prompt, cache_marks: Marks) -> list[FreeObject]:
     tools: list[FreeObject] = []
     for tool in offered_functions(prompt):
-        tools.append({"toolSpec": _specification(tool)})
+        specification = {
+            "name": tool.name,
+            "inputSchema": {"json": tool.parameters or NO_PARAMETERS},
+            "description": tool.description or None,
+            "strict": tool.strict or None,
+        }
+        tools.append({"toolSpec": present(specification)})
         for extra in (tool.extra, tool.tool_extra):
             tools += cache_point(cache_marks.read(extra, tool.place).get("cache_control"))
     return tools
-
-
-def _specification(tool: FunctionTool) -> FreeObject:
-    specification: FreeObject = {
-        "name": tool.name,
-        "inputSchema": {"json": tool.parameters or _NO_PARAMETERS},
-    }
-    if tool.description:
-        specification["description"] = tool.description
-    if tool.strict:
-        specification["strict"] = True
-    return specification
 
 
 def _tool_config(
@@ -145,32 +182,49 @@ def _tool_config(
 ) -> FreeObject | None:
     if not tools:
         return None
-    choice = chosen_tool(prompt)
-    if choice is ToolMode.NONE:
-        # The protocol cannot forbid tool calls. To prevent them, the request is sent without tools.
-        # Omitting the tools is not possible if an earlier message contains a tool call or a result,
-        # because the provider then requires the tools.
-        assert prompt.tool_choice is not None
-        if _has_tool_blocks(messages):
+    choice = tool_choice(prompt, _MODES, lambda name: {"tool": {"name": name}})
+    if choice is not _NO_TOOLS:
+        return present({"tools": tools, "toolChoice": choice})
+    # The protocol cannot forbid tool calls. To prevent them, the request is sent without tools.
+    # Omitting the tools is not possible if an earlier message contains a tool call or a result,
+    # because the provider then requires the tools.
+    assert prompt.tool_choice is not None
+    blocks = (block for message in messages for block in message["content"])
+    if not all(map(_TOOL_BLOCKS.isdisjoint, blocks)):
+        raise OptionUnsupported(
+            "The backend does not support tool_choice none after tools were called.",
+            param=prompt.tool_choice.param,
+        )
+    return None
+
+
+def _reasoning(call: Call) -> tuple[FreeObject, str | None]:
+    """Returns the fields of `additionalModelRequestFields` that ask for reasoning, and the field
+    `effort` of `outputConfig`."""
+    is_nova = _NOVA in call.model.upstream_model
+    if not is_nova and _OPENAI not in call.model.upstream_model:
+        fields = thinking_fields(call, signed_blocks)
+        return present({"thinking": fields.thinking}), fields.effort
+    asked = asked_reasoning(call, REASONING_OPTIONS)
+    for name in _CLAUDE_ONLY:
+        if name in asked.options:
             raise OptionUnsupported(
-                "The backend does not support tool_choice none after tools were called.",
-                param=prompt.tool_choice.param,
+                "For reasoning, this model accepts only an effort.", param=asked.options[name]
             )
-        return None
-    config: FreeObject = {"tools": tools}
-    match choice:
-        case ToolMode():
-            config["toolChoice"] = _MODES[choice]
-        case NamedFunction(name=name):
-            config["toolChoice"] = {"tool": {"name": name}}
-    return config
+    if asked.effort is None:
+        return {}, None
+    effort = _EFFORTS.get(asked.effort, asked.effort)
+    if is_nova:
+        config = {"type": "enabled", "maxReasoningEffort": effort}
+        return {"reasoningConfig": {"type": "disabled"} if asked.off else config}, None
+    if asked.off:
+        raise OptionUnsupported("The backend's model always reasons.", param=asked.off)
+    return {"reasoning_effort": effort}, None
 
 
-def _has_tool_blocks(messages: list[FreeObject]) -> bool:
-    return any(
-        not _TOOL_BLOCKS.isdisjoint(block) for message in messages for block in message["content"]
-    )
-
-
-def encoded(body: FreeObject) -> bytes:
-    return _encode(body)
+def signed_blocks(reasoning: Reasoning) -> list[FreeObject]:
+    return [
+        {"reasoningContent": block}
+        for block in sealed_objects(reasoning)
+        if block.keys() in ({"reasoningText"}, {"redactedContent"})
+    ]

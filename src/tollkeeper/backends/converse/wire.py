@@ -4,21 +4,21 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from tollkeeper.backends.bedrock_path import count_tokens_path
-from tollkeeper.backends.converse import records
-from tollkeeper.backends.converse.answer import ConverseAnswer, report_from_metadata
-from tollkeeper.backends.converse.request import converse_request, count_request, encoded
+from tollkeeper.backends.bedrock import count_tokens_path
+from tollkeeper.backends.converse.answer import ConverseAnswer
+from tollkeeper.backends.converse.request import converse_request
+from tollkeeper.backends.native_wire import CountingWire
+from tollkeeper.backends.request_fields import refuse_server_tools
 from tollkeeper.backends.transport.framing import Framing
-from tollkeeper.backends.wire import AnswerReader, WholeAnswer
-from tollkeeper.domain.inference import Call, UsageReport
+from tollkeeper.domain.inference import Call
+from tollkeeper.domain.prompt import FreeObject
 
 
-class ConverseWire:
-    """Implements `Wire`, and the token count request."""
-
-    headers: Mapping[str, str] = {}
+class ConverseWire(CountingWire):
     framing = Framing.AWS_EVENT_STREAM
+    reader = ConverseAnswer
     count_field = "inputTokens"
+    counted_fields = ("messages", "system", "toolConfig", "additionalModelRequestFields")
 
     def path_for(self, upstream_model: str, *, stream: bool) -> str:
         verb = "converse-stream" if stream else "converse"
@@ -27,18 +27,9 @@ class ConverseWire:
     def count_path_for(self, upstream_model: str) -> str:
         return count_tokens_path(upstream_model)
 
-    def encode_request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> bytes:
-        return encoded(converse_request(call, extra=extra))
+    def request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> FreeObject:
+        return converse_request(call, extra=extra)
 
-    def encode_count(self, call: Call) -> bytes:
-        return encoded(count_request(call))
-
-    def read_whole(self, call: Call, body: bytes, *, secrets: tuple[str, ...]) -> WholeAnswer:
-        answer = ConverseAnswer(call, secrets=secrets)
-        return answer.whole_answer(answer.read_whole(records.decode_answer(body)))
-
-    def read_usage(self, body: bytes) -> UsageReport | None:
-        return report_from_metadata(records.decode_metadata_only(body))
-
-    def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
-        return ConverseAnswer(call, secrets=secrets)
+    def count_request(self, call: Call) -> FreeObject:
+        refuse_server_tools(call.prompt)
+        return {"input": {"converse": self.counted(call)}}

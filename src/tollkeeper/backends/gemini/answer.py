@@ -5,12 +5,12 @@ of the HTTP body.
 """
 
 import uuid
+from functools import partial
 
 from msgspec import Raw
 
 from tollkeeper.backends.answer_json import (
     MalformedAnswer,
-    decode_any,
     error_record,
     value_or_none,
     with_status,
@@ -29,6 +29,7 @@ from tollkeeper.backends.gemini.records import (
 )
 from tollkeeper.backends.gemini.thinking import Seal
 from tollkeeper.backends.gemini.usage import read_usage
+from tollkeeper.backends.usage_reports import report_in
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import Annotation, Call, Delta, Event, Finish, UsageReport
 from tollkeeper.domain.usage import ReportedUsage
@@ -101,11 +102,14 @@ class GeminiAnswer(EventReader):
         # The last reported finish reason.
         self._reason: str | None = None
 
-    def read_whole(self, record: Record) -> list[Event]:
-        """Returns the events of an answer that is not streamed."""
-        self._read(record)
+    @staticmethod
+    def usage_in(body: bytes) -> UsageReport | None:
+        usage = records.decode_usage_only(body).usage_metadata
+        return report_in(usage, partial(read_usage, is_final=True))
+
+    def _read_body(self, body: bytes) -> None:
+        self._read(records.decode_answer(body))
         self._end()
-        return self._take_events()
 
     def end_body(self) -> list[Event]:
         """Ends the answer with the last reported finish reason. An earlier reason does not end the
@@ -212,13 +216,13 @@ class GeminiAnswer(EventReader):
         self._emit(Delta(0, sealed_reasoning=seal.sealed()))
 
     def _read_usage(self, usage: Raw, *, is_final: bool) -> None:
-        raw_usage = value_or_none(usage)
-        if raw_usage is None:
+        read = partial(read_usage, is_final=is_final, searches=self._searches)
+        report = report_in(usage, read)
+        if report is None:
             if self._searches:
                 so_far = ReportedUsage(web_searches=self._searches, is_running_total=not is_final)
                 self._events.append(UsageReport(so_far))
             return
-        report = read_usage(decode_any(raw_usage), is_final=is_final, searches=self._searches)
         # Even a running total shows that the backend has run the call, if the total is readable.
         self._report(report, is_final=is_final or report.usage is not None)
 
@@ -236,10 +240,3 @@ class GeminiAnswer(EventReader):
             finish = Finish.TOOL_CALLS
         self._finish(finish)
         self.done = True
-
-
-def report_from_usage(usage: Raw) -> UsageReport | None:
-    """Converts the usage of an answer whose other content cannot be read. Returns None if there is no
-    usage."""
-    raw_usage = value_or_none(usage)
-    return None if raw_usage is None else read_usage(decode_any(raw_usage), is_final=True)

@@ -1,17 +1,26 @@
 """Encodes the turns (messages) of a prompt as the system instruction and the contents of a Gemini
 request."""
 
+import mimetypes
 from collections import deque
 from collections.abc import Sequence
 from itertools import groupby
+from urllib.parse import urlsplit
 
-from tollkeeper.backends.conversation import Conversation
-from tollkeeper.backends.gemini.media import media_part
+from tollkeeper.backends.conversation import Conversation, arguments_object
 from tollkeeper.backends.gemini.thinking import UNSIGNED, Seal, seals_of
-from tollkeeper.backends.prompt_content import arguments_object, unsupported_content
-from tollkeeper.backends.unsupported import check_extra
-from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.backends.inline_media import PDF, content_at, content_in, content_required
+from tollkeeper.backends.request_fields import (
+    check_detail,
+    check_extra,
+    present,
+    unsupported_content,
+)
+from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
+from tollkeeper.domain.inline_content import InlineContent
 from tollkeeper.domain.prompt import (
+    Audio,
+    File,
     FreeObject,
     Image,
     Media,
@@ -24,10 +33,14 @@ from tollkeeper.domain.prompt import (
     Turn,
 )
 
+# The hosts of the provider's own storage. Addresses at these hosts are rejected, because the provider
+# would read the files with the rights of the gateway's account.
+_PROVIDER_STORAGE_HOSTS = ("generativelanguage.googleapis.com", "aiplatform.googleapis.com")
+# The hosts of video pages. An address at these hosts is sent without a media type.
+_VIDEO_PAGES = ("www.youtube.com", "youtube.com", "youtu.be", "m.youtube.com")
+
 
 class Input(Conversation):
-    """Collects the system instruction and the contents of one request."""
-
     assistant_role = "model"
     blocks_field = "parts"
     takes_late_system = False
@@ -54,7 +67,6 @@ class Input(Conversation):
     def marked(
         self, block: FreeObject | None, extra: FreeObject | None, place: str
     ) -> list[FreeObject]:
-        """Returns the block without a cache mark, because the protocol has no field for cache marks."""
         check_extra(extra, place)
         return [] if block is None else [block]
 
@@ -98,15 +110,11 @@ class Input(Conversation):
         check_extra(call.extra, call.place)
         function_call: FreeObject = {"name": call.name, "args": arguments_object(call)}
         if not call.legacy:
-            if not call.id:
-                raise InvalidRequest("A tool call needs an id.", param=f"{call.place}.id")
-            self._names[call.id] = call.name
+            call_id = self._id_of(call, "")
+            self._names[call_id] = call.name
             if self._sends_ids:
-                function_call = {"id": call.id, **function_call}
-        part: FreeObject = {"functionCall": function_call}
-        if signature is not None:
-            part["thoughtSignature"] = signature
-        return part
+                function_call["id"] = call_id
+        return present({"functionCall": function_call, "thoughtSignature": signature})
 
     def result_block(self, result: ToolResult, turn: Turn, content: list[FreeObject]) -> FreeObject:
         # Texts around media are not adjacent, so they stay apart, as in the judge's transcript.
@@ -178,3 +186,47 @@ def _signed_texts(text: str, start: int, seals: deque[Seal]) -> list[FreeObject]
     if position < len(text):
         parts.append({"text": text[position:]})
     return parts
+
+
+def media_part(media: Media) -> FreeObject:
+    match media:
+        case Audio(url=None):
+            guessed_type = f"audio/{(media.format or 'wav').lower()}"
+            return _inline(content_in(media.data or "", media.place), guessed_type)
+        case File(url=None, data=None):
+            raise content_required(media.place)
+        case File(url=None):
+            # Clients that omit the type usually send PDF.
+            guessed_type = mimetypes.guess_type(media.filename or "")[0] or PDF
+            return _inline(content_in(media.data or "", media.place), guessed_type)
+        case Image():
+            check_detail(media)
+    url = media.url or ""
+    content = content_at(url, media.place)
+    return _at_address(url, media.place) if content is None else _inline(content, "")
+
+
+def _inline(content: InlineContent, guessed_type: str) -> FreeObject:
+    media_type = content.media_type or guessed_type
+    return {"inlineData": {"mimeType": media_type, "data": content.base64}}
+
+
+def _at_address(url: str, place: str) -> FreeObject:
+    try:
+        address = urlsplit(url)
+        host = (address.hostname or "").rstrip(".")
+    except ValueError:
+        raise InvalidRequest("The URL cannot be read.", param=place) from None
+    if host in _PROVIDER_STORAGE_HOSTS or host.endswith(
+        tuple(f"-{storage}" for storage in _PROVIDER_STORAGE_HOSTS)
+    ):
+        raise OptionUnsupported("Files in the provider's own storage are not allowed.", param=place)
+    if host in _VIDEO_PAGES:
+        return {"fileData": {"fileUri": url}}
+    media_type = mimetypes.guess_type(address.path)[0]
+    if media_type is None:
+        raise InvalidRequest(
+            "The URL must end with a file extension. Otherwise send the content.",
+            param=place,
+        )
+    return {"fileData": {"fileUri": url, "mimeType": media_type}}

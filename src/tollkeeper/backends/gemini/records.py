@@ -3,9 +3,11 @@
 Decoding is tolerant: unknown fields and unknown kinds of parts are skipped.
 """
 
+from functools import partial
+
 import msgspec
 
-from tollkeeper.backends.answer_json import ABSENT, MalformedAnswer, decode, decode_whole
+from tollkeeper.backends.answer_json import ABSENT, decode, decode_whole, decoded_or
 from tollkeeper.domain.inference import Finish
 
 # The reasons why an answer ended. An answer with tool calls ends with STOP too. Reasons that are not
@@ -128,21 +130,6 @@ class _UsageOnly(msgspec.Struct, gc=False, rename="camel"):
 
 
 _record_decoder = msgspec.json.Decoder(Record)
-_usage_decoder = msgspec.json.Decoder(_UsageOnly)
-
-
-def decode_record(payload: bytes) -> Record:
-    return decode(_record_decoder, payload)
-
-
-def decode_answer(body: bytes) -> Record:
-    return decode_whole(_record_decoder, body)
-
-
-def decode_usage_only(body: bytes) -> msgspec.Raw:
-    """Returns the usage in a body whose other content cannot be read. The result is empty if the
-    usage cannot be read either."""
-    try:
-        return decode_whole(_usage_decoder, body).usage_metadata
-    except MalformedAnswer:
-        return ABSENT
+decode_record = partial(decode, _record_decoder)
+decode_answer = partial(decode_whole, _record_decoder)
+decode_usage_only = partial(decoded_or, _UsageOnly(), msgspec.json.Decoder(_UsageOnly))

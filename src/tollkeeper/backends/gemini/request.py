@@ -3,23 +3,20 @@
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from tollkeeper.backends.gemini.input import Input
-from tollkeeper.backends.gemini.thinking import (
-    is_reasoning_option,
-    needs_signatures,
-    thinking_config,
-)
-from tollkeeper.backends.options import add_options
-from tollkeeper.backends.unsupported import (
+from tollkeeper.backends.gemini.thinking import OPTIONS as REASONING_OPTIONS
+from tollkeeper.backends.gemini.thinking import needs_signatures, thinking_config
+from tollkeeper.backends.request_fields import (
+    add_other_options,
     check_extra,
     check_search,
-    chosen_tool,
+    described_schema,
     offered_functions,
+    present,
     refuse_forced_search,
-    refuse_server_tools,
     refuse_unsupported,
+    stop_list,
+    tool_choice,
 )
 from tollkeeper.domain.catalog import Feature
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
@@ -27,10 +24,8 @@ from tollkeeper.domain.inference import IMAGE, TEXT, Call
 from tollkeeper.domain.prompt import (
     FreeObject,
     FunctionTool,
-    NamedFunction,
     OutputFormat,
     Prompt,
-    Sampling,
     SchemaOutput,
     ToolMode,
     WebSearch,
@@ -55,49 +50,46 @@ OPTIONS = {"top_k": "generationConfig.topK"}
 
 _SEED_MIN, _SEED_MAX = -(2**31), 2**31 - 1
 _JSON_TYPE = "application/json"
-_MODES = {ToolMode.NONE: "NONE", ToolMode.AUTO: "AUTO", ToolMode.REQUIRED: "ANY"}
+_AUTO: FreeObject = {"mode": "AUTO"}
+_MODES = {ToolMode.NONE: {"mode": "NONE"}, ToolMode.AUTO: _AUTO, ToolMode.REQUIRED: {"mode": "ANY"}}
 # In this mode the model decides whether to call functions, as in the mode AUTO, but the arguments of
 # its calls always match the schemas of the functions, as in the mode ANY.
-_VALIDATED = "VALIDATED"
-# The fields that a token count request may have.
-_COUNT_FIELDS = ("contents", "systemInstruction", "tools")
-_encode = msgspec.json.Encoder().encode
+_VALIDATED: FreeObject = {"mode": "VALIDATED"}
 
 
 def generate_request(call: Call, *, extra: Mapping[str, Any], sends_ids: bool) -> FreeObject:
-    """Builds the body of the request. Always sends the output limit. The body does not contain the
-    model, because the path does. `sends_ids` tells whether tool calls are sent with their ids."""
-    prompt = call.prompt
+    """The body does not contain the model, because the path does. `sends_ids` tells whether tool
+    calls are sent with their ids."""
+    prompt, sampling = call.prompt, call.prompt.sampling
     refuse_unsupported(
         prompt, sampling=SAMPLING_PARAMETERS, output_modalities=OUTPUT_MODALITIES, json_output=True
     )
+    if sampling.seed is not None and not _SEED_MIN <= sampling.seed <= _SEED_MAX:
+        raise InvalidRequest("The backend accepts only seeds of 32 bits.", param="seed")
     conversation = Input(sends_ids=sends_ids, needs_signatures=needs_signatures(call.model))
     conversation.add(prompt.turns)
-    body: FreeObject = {"contents": conversation.messages}
-    if conversation.system:
-        body["systemInstruction"] = {"parts": conversation.system}
-    body.update(_tool_fields(prompt))
+    system = conversation.system
     generation: FreeObject = {
         "maxOutputTokens": call.output_tokens_max,
-        **_sampling(prompt.sampling),
+        "temperature": sampling.temperature,
+        "topP": sampling.top_p,
+        "presencePenalty": sampling.presence_penalty,
+        "frequencyPenalty": sampling.frequency_penalty,
+        "seed": sampling.seed,
+        "stopSequences": stop_list(prompt),
         **_output_format(prompt.output_format),
         "thinkingConfig": thinking_config(call),
         "responseModalities": _response_modalities(call),
     }
-    body["generationConfig"] = {
-        name: value for name, value in generation.items() if value is not None
+    body = {
+        "contents": conversation.messages,
+        **({"systemInstruction": {"parts": system}} if system else {}),
+        **_tool_fields(prompt),
+        "generationConfig": present(generation),
     }
-    options = [option for option in prompt.options if not is_reasoning_option(option.name, call)]
-    add_options(body, call.model, options)
+    add_other_options(body, call, REASONING_OPTIONS)
     body.update(extra)
     return body
-
-
-def count_request(call: Call, *, sends_ids: bool) -> FreeObject:
-    """Builds the body of the token count request."""
-    refuse_server_tools(call.prompt)
-    body = generate_request(call, extra={}, sends_ids=sends_ids)
-    return {name: body[name] for name in _COUNT_FIELDS if name in body}
 
 
 def _response_modalities(call: Call) -> list[str] | None:
@@ -107,29 +99,12 @@ def _response_modalities(call: Call) -> list[str] | None:
     return (modalities or None) if IMAGE in call.model.output_modalities else None
 
 
-def _sampling(sampling: Sampling) -> FreeObject:
-    seed, stop = sampling.seed, sampling.stop
-    if seed is not None and not _SEED_MIN <= seed <= _SEED_MAX:
-        raise InvalidRequest("The backend accepts only seeds of 32 bits.", param="seed")
-    return {
-        "temperature": sampling.temperature,
-        "topP": sampling.top_p,
-        "presencePenalty": sampling.presence_penalty,
-        "frequencyPenalty": sampling.frequency_penalty,
-        "seed": seed,
-        "stopSequences": [stop] if isinstance(stop, str) else stop or None,
-    }
-
-
 def _output_format(output: OutputFormat | None) -> FreeObject:
     if output is None:
         return {}
     if not isinstance(output, SchemaOutput):
         return {"responseMimeType": _JSON_TYPE}
-    schema = output.schema
-    if output.description is not None and "description" not in schema:
-        schema = {**schema, "description": output.description}
-    return {"responseMimeType": _JSON_TYPE, "responseJsonSchema": schema}
+    return {"responseMimeType": _JSON_TYPE, "responseJsonSchema": described_schema(output)}
 
 
 def _tool_fields(prompt: Prompt) -> FreeObject:
@@ -139,7 +114,7 @@ def _tool_fields(prompt: Prompt) -> FreeObject:
     for tool in offered:
         check_extra(tool.extra, tool.place)
         check_extra(tool.tool_extra, tool.place)
-    config = _calling_config(chosen_tool(prompt), offered)
+    config = _calling_config(prompt, offered)
     tools: list[FreeObject] = []
     if offered:
         tools.append({"functionDeclarations": [_declaration(tool) for tool in offered]})
@@ -156,12 +131,12 @@ def _tool_fields(prompt: Prompt) -> FreeObject:
 
 
 def _declaration(tool: FunctionTool) -> FreeObject:
-    declaration: FreeObject = {"name": tool.name}
-    if tool.description is not None:
-        declaration["description"] = tool.description
-    if tool.parameters:
-        declaration["parametersJsonSchema"] = tool.parameters
-    return declaration
+    declaration = {
+        "name": tool.name,
+        "description": tool.description,
+        "parametersJsonSchema": tool.parameters or None,
+    }
+    return present(declaration)
 
 
 def _check_search(search: WebSearch) -> None:
@@ -173,23 +148,11 @@ def _check_search(search: WebSearch) -> None:
         )
 
 
-def _calling_config(
-    choice: ToolMode | NamedFunction | None, offered: list[FunctionTool]
-) -> FreeObject | None:
-    """Returns the value of `functionCallingConfig`. Returns None if the provider's default is right:
-    the model decides whether to call functions."""
-    names: list[str] = []
-    match choice:
-        case NamedFunction(name=name):
-            mode, names = "ANY", [name]
-        case _:
-            mode = _MODES[choice or ToolMode.AUTO]
-    if mode == "AUTO" and any(tool.strict for tool in offered):
-        mode = _VALIDATED
-    if mode == "AUTO":
-        return None
-    return {"mode": mode, **({"allowedFunctionNames": names} if names else {})}
-
-
-def encoded(body: FreeObject) -> bytes:
-    return _encode(body)
+def _calling_config(prompt: Prompt, offered: list[FunctionTool]) -> FreeObject | None:
+    """Returns None if the provider's default is right: the model decides whether to call functions."""
+    chosen = tool_choice(
+        prompt, _MODES, lambda name: {"mode": "ANY", "allowedFunctionNames": [name]}
+    )
+    if chosen is None or chosen is _AUTO:
+        return _VALIDATED if any(tool.strict for tool in offered) else None
+    return chosen

@@ -11,23 +11,15 @@ from collections.abc import Iterable
 
 import msgspec
 
+from tollkeeper.backends.request_fields import REASONING_OPTIONS, asked_reasoning
 from tollkeeper.domain.catalog import Feature, Model
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.messages_behavior import ThinkingStyle
 from tollkeeper.domain.prompt import FreeObject, Reasoning
 
-_FIELD = "generationConfig.thinkingConfig"
-_THINKING = "thinking"
-_SWITCHES = (_THINKING, "reasoning.enabled")
-_BUDGET = "reasoning.max_tokens"
-_SUMMARIES = ("reasoning.summary", "reasoning.generate_summary")
-_ENCRYPTED = "reasoning.encrypted_content"
-# The options of client requests that this module converts, mapped to the field `thinkingConfig`. If
-# the settings of a model map an option to another field, this module ignores the option.
-OPTIONS = dict.fromkeys((*_SWITCHES, _BUDGET, *_SUMMARIES, _ENCRYPTED), _FIELD)
-
-_NO_EFFORT = "none"
+# The options of client requests that this module converts, mapped to the field `thinkingConfig`.
+OPTIONS = dict.fromkeys(REASONING_OPTIONS, "generationConfig.thinkingConfig")
 # The efforts in client requests, mapped to the levels of Gemini 3 and later models.
 _LEVELS = {
     "minimal": "MINIMAL",
@@ -109,40 +101,23 @@ def needs_signatures(model: Model) -> bool:
     )
 
 
-def is_reasoning_option(name: str, call: Call) -> bool:
-    """Tells whether this module converts the option. False for options that do not concern
-    reasoning, and for options that the model's settings map to another field."""
-    return name in OPTIONS and call.model.options.get(name) == OPTIONS[name]
-
-
 def thinking_config(call: Call) -> FreeObject | None:
     """Returns the value of the field `thinkingConfig`; None if the client's request neither asks for
-    reasoning nor turns it off. Raises InvalidRequest and OptionUnsupported."""
-    wish = call.prompt.reasoning
-    effort = None if wish is None else wish.effort
-    options = {
-        option.name: option.value
-        for option in call.prompt.options
-        if is_reasoning_option(option.name, call)
-    }
-    switches = {name: options[name] for name in _SWITCHES if name in options}
-    if effort == _NO_EFFORT and wish is not None:
-        return _reasoning_off(call, wish.params[0])
-    for name, value in switches.items():
-        if value is False:
-            return _reasoning_off(call, name)
-    budget = options.get(_BUDGET)
+    reasoning nor turns it off."""
+    asked = asked_reasoning(call, OPTIONS)
+    if asked.off is not None:
+        return _reasoning_off(call, asked.off)
+    budget = asked.budget
     if isinstance(budget, int) and not isinstance(budget, bool):
         if not 0 <= budget <= _BUDGET_TOKENS_MAX:
             raise InvalidRequest(
                 f"The reasoning budget must be from 0 to {_BUDGET_TOKENS_MAX} tokens.",
-                param=_BUDGET,
+                param="reasoning.max_tokens",
             )
         return {"thinkingBudget": budget, "includeThoughts": True}
-    has_summary = any(name in options for name in _SUMMARIES)
-    if effort is None and True not in switches.values() and not has_summary:
+    if asked.effort is None and not asked.is_switched_on:
         return None
-    return {**_amount(call, effort), "includeThoughts": True}
+    return {**_amount(call, asked.effort), "includeThoughts": True}
 
 
 def _amount(call: Call, effort: str | None) -> FreeObject:

@@ -15,11 +15,16 @@ numbers of all tokens so far.
 
 from typing import Any
 
-from tollkeeper.backends.answer_json import usage_report
+from tollkeeper.backends.usage_reports import Counts, known_details, usage_report
 from tollkeeper.domain.inference import UsageReport
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import ReportedUsage, read_count
 
+_COUNTS = Counts(
+    prompt_tokens="promptTokenCount",
+    cached_tokens="cachedContentTokenCount",
+    reasoning_tokens="thoughtsTokenCount",
+)
 _AUDIO, _IMAGE = "AUDIO", "IMAGE"
 _TIER_PREFIX = "service_tier_"
 # The service tier for each kind of traffic. Provisioned throughput has its own price, so it has its
@@ -38,20 +43,15 @@ def read_usage(reported: Any, *, is_final: bool, searches: int = 0) -> UsageRepo
 
 
 def _read(reported: FreeObject, is_final: bool, searches: int) -> ReportedUsage:
-    prompt = read_count(reported.get("promptTokenCount"))
+    counts = _COUNTS.read(reported)
+    prompt, thoughts = counts["prompt_tokens"], counts["reasoning_tokens"]
     total = _charged_total(reported)
-    cached = read_count(reported.get("cachedContentTokenCount"))
-    thoughts = read_count(reported.get("thoughtsTokenCount"))
-    completion = _completion(reported, prompt, thoughts, total, is_final=is_final)
     audio = _of_modality(_AUDIO, reported, "promptTokensDetails")
     images = _of_modality(_IMAGE, reported, "candidatesTokensDetails")
-    prompt_details = {"cached_tokens": cached, "audio_tokens": audio}
     return ReportedUsage(
-        prompt_tokens=prompt,
-        completion_tokens=completion,
+        **counts,
+        completion_tokens=_completion(reported, prompt, thoughts, total, is_final=is_final),
         total_tokens=total,
-        cached_tokens=cached,
-        reasoning_tokens=thoughts,
         web_searches=searches or None,
         reports_prompt_before_output=True,
         input_audio_tokens=audio,
@@ -60,9 +60,8 @@ def _read(reported: FreeObject, is_final: bool, searches: int) -> ReportedUsage:
         output_image_tokens=images,
         service_tier=_service_tier(reported),
         is_running_total=not is_final,
-        # The details that clients see have the names of the chat protocol.
-        prompt_details=_without_missing(prompt_details),
-        completion_details=_without_missing({"reasoning_tokens": thoughts, "image_tokens": images}),
+        prompt_details=known_details(cached_tokens=counts["cached_tokens"], audio_tokens=audio),
+        completion_details=known_details(reasoning_tokens=thoughts, image_tokens=images),
         written=reported,
     )
 
@@ -113,7 +112,3 @@ def _of_modality(modality: str, reported: FreeObject, name: str) -> int | None:
         if isinstance(detail, dict) and detail.get("modality") == modality
     ]
     return sum(count or 0 for count in counts) if counts else None
-
-
-def _without_missing(details: dict[str, int | None]) -> FreeObject | None:
-    return {name: count for name, count in details.items() if count is not None} or None

@@ -5,12 +5,12 @@ from enum import StrEnum
 from typing import Any
 from urllib.parse import quote
 
-from tollkeeper.backends.gemini import records
-from tollkeeper.backends.gemini.answer import GeminiAnswer, report_from_usage
-from tollkeeper.backends.gemini.request import count_request, encoded, generate_request
-from tollkeeper.backends.transport.framing import Framing
-from tollkeeper.backends.wire import AnswerReader, WholeAnswer
-from tollkeeper.domain.inference import Call, UsageReport
+from tollkeeper.backends.gemini.answer import GeminiAnswer
+from tollkeeper.backends.gemini.request import generate_request
+from tollkeeper.backends.native_wire import CountingWire
+from tollkeeper.backends.request_fields import refuse_server_tools
+from tollkeeper.domain.inference import Call
+from tollkeeper.domain.prompt import FreeObject
 
 
 class Endpoint(StrEnum):
@@ -23,15 +23,13 @@ class Endpoint(StrEnum):
     VERTEX = "vertex"
 
 
-class GeminiWire:
-    """Implements `Wire`, and the token count request."""
-
-    framing = Framing.SERVER_SENT_EVENTS
+class GeminiWire(CountingWire):
+    reader = GeminiAnswer
     count_field = "totalTokens"
+    counted_fields = ("contents", "systemInstruction", "tools")
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._is_vertex = endpoint is Endpoint.VERTEX
-        self.headers: Mapping[str, str] = {}
 
     def path_for(self, upstream_model: str, *, stream: bool) -> str:
         # Without `alt=sse`, the service would send the stream as one JSON array.
@@ -47,23 +45,14 @@ class GeminiWire:
         # Without "./", `urljoin` would read the text before the colon as a URL scheme.
         return f"./{name}:{verb}" if self._is_vertex else f"models/{name}:{verb}"
 
-    def encode_request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> bytes:
-        return encoded(generate_request(call, extra=extra, sends_ids=not self._is_vertex))
+    def request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> FreeObject:
+        return generate_request(call, extra=extra, sends_ids=not self._is_vertex)
 
-    def encode_count(self, call: Call) -> bytes:
-        body = count_request(call, sends_ids=not self._is_vertex)
-        if not self._is_vertex:
-            # Without `generateContentRequest`, the Gemini API would count only `contents`.
-            model = f"models/{call.model.upstream_model}"
-            body = {"generateContentRequest": {"model": model, **body}}
-        return encoded(body)
-
-    def read_whole(self, call: Call, body: bytes, *, secrets: tuple[str, ...]) -> WholeAnswer:
-        answer = GeminiAnswer(call, secrets=secrets)
-        return answer.whole_answer(answer.read_whole(records.decode_answer(body)))
-
-    def read_usage(self, body: bytes) -> UsageReport | None:
-        return report_from_usage(records.decode_usage_only(body))
-
-    def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
-        return GeminiAnswer(call, secrets=secrets)
+    def count_request(self, call: Call) -> FreeObject:
+        refuse_server_tools(call.prompt)
+        body = self.counted(call)
+        if self._is_vertex:
+            return body
+        # Without `generateContentRequest`, the Gemini API would count only `contents`.
+        model = f"models/{call.model.upstream_model}"
+        return {"generateContentRequest": {"model": model, **body}}

@@ -8,6 +8,7 @@ result at the end. The reader emits a whole text only if it has emitted no delta
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, count
 
 import msgspec
@@ -15,16 +16,18 @@ import msgspec
 from tollkeeper.backends.answer_json import (
     MalformedAnswer,
     decode_any,
+    decode_usage_only,
     error_record,
-    usage_means_charge,
     value_or_none,
 )
 from tollkeeper.backends.event_reader import EventReader
 from tollkeeper.backends.responses import result as records
 from tollkeeper.backends.responses.reasoning import sealed_item
 from tollkeeper.backends.responses.result import TextKind
+from tollkeeper.backends.responses.usage import read_responses_usage
+from tollkeeper.backends.usage_reports import report_in, usage_means_charge
 from tollkeeper.domain.errors import TollkeeperError
-from tollkeeper.domain.inference import Call, Delta, Event, Finish, UsageReport
+from tollkeeper.domain.inference import Call, Delta, Finish, UsageReport
 
 _DONE = b"[DONE]"
 # Even an item with a single token has several records without text: the item and its part are each
@@ -73,13 +76,17 @@ class ResponsesAnswer(EventReader):
         # the result may contain usage.
         self._error_event: TollkeeperError | None = None
 
-    def read_result(self, result: records.Response) -> list[Event]:
-        """Returns the events of an answer that is not streamed."""
+    @staticmethod
+    def usage_in(body: bytes) -> UsageReport | None:
+        found = decode_usage_only(body)
+        return report_in(found.usage, partial(read_responses_usage, service_tier=found.tier))
+
+    def _read_body(self, body: bytes) -> None:
+        result = records.decode_result(body)
         if result.output is None and value_or_none(result.error) is None:
             raise MalformedAnswer("it has no output")
         self._open(records.used_tier(result))
         self._end(result, result.status or "completed")
-        return self._take_events()
 
     def fail(self, failure: TollkeeperError) -> None:
         """Ends the answer with the failure of an earlier `error` event, or else with this failure."""

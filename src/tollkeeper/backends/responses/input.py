@@ -8,15 +8,13 @@ would have another meaning without this content.
 from collections.abc import Sequence
 from typing import Any
 
-from tollkeeper.backends.prompt_content import (
-    answered_call_id,
-    custom_member,
+from tollkeeper.backends.conversation import Walk
+from tollkeeper.backends.request_fields import (
+    check_extra,
     sent_filename,
     unsupported_content,
 )
 from tollkeeper.backends.responses.reasoning import encrypted_fields
-from tollkeeper.backends.unsupported import check_extra
-from tollkeeper.domain.errors import OptionUnsupported
 from tollkeeper.domain.prompt import (
     File,
     FreeObject,
@@ -34,56 +32,33 @@ from tollkeeper.domain.prompt import (
 _AUTO = "auto"
 
 
-class Input:
+class Input(Walk):
     """Collects the instructions and the input items of one request."""
 
     def __init__(self, *, takes_reasoning_text: bool) -> None:
         """`takes_reasoning_text` tells whether to send reasoning that the backend has not encrypted."""
+        super().__init__()
         # The text of the first turn, if this turn is a system turn that is empty or consists of a
         # single plain text.
         self.instructions: str | None = None
         self.items: list[FreeObject] = []
         self._takes_reasoning_text = takes_reasoning_text
         self._reasoning_texts = 0
-        # The id of the last legacy call (`function_call`) of each function. The gateway creates
-        # these ids, because legacy calls have none. A legacy result belongs to the last call of the
-        # same function.
-        self._legacy_calls: dict[str, str] = {}
         # The ids of custom tool calls. The results of these calls are items of a different type.
         self._custom_calls: set[str] = set()
 
-    def add(self, turns: Sequence[Turn]) -> "Input":
+    def add(self, turns: Sequence[Turn]) -> None:
         for turn in turns:
-            self._add_turn(turn)
+            _check_extras(turn)
+        super().add(turns)
         if not self.items and self.instructions is not None:
             # The protocol requires at least one input item, so the instructions become a message.
             self._add_item("message", role="system", content=self.instructions)
             self.instructions = None
-        return self
-
-    def _add_turn(self, turn: Turn) -> None:
-        if turn.name is not None:
-            raise OptionUnsupported(
-                "The backend's protocol has no field for the name of a message's author.",
-                param=f"{turn.place}.name",
-            )
-        for part in turn.parts:
-            for content in part.content if isinstance(part, ToolResult) else (part,):
-                if not isinstance(content, Reasoning | ToolCall):
-                    place = getattr(content, "place", "") or f"{turn.place}.content"
-                    check_extra(content.extra, place)
-        match turn.role:
-            case Role.TOOL | Role.FUNCTION:
-                for part in turn.parts:
-                    self._add_result(part, turn)
-            case Role.ASSISTANT:
-                self._add_assistant_turn(turn)
-            case _:
-                self._add_message(turn)
 
     def _add_message(self, turn: Turn) -> None:
         parts = [part for part in turn.parts if not isinstance(part, Reasoning | ToolCall)]
-        is_text = not parts or (len(parts) == 1 and _is_plain_text(parts[0]))
+        is_text = not parts or (len(parts) == 1 and isinstance(parts[0], Text))
         if not is_text:
             content = [_part(part, turn.place) for part in parts]
             self._add_item("message", role=turn.role.value, content=content)
@@ -94,7 +69,7 @@ class Input:
         else:
             self._add_item("message", role=turn.role.value, content=text)
 
-    def _add_assistant_turn(self, turn: Turn) -> None:
+    def _add_answer(self, turn: Turn) -> None:
         """Adds the items of a turn. Adjacent texts and refusals become one message."""
         adjacent: list[Part] = []
         for part in turn.parts:
@@ -129,18 +104,14 @@ class Input:
             self._reasoning_texts += 1
 
     def _add_call(self, call: ToolCall) -> None:
-        call_id = call.id
-        if call.legacy:
-            call_id = f"call_{len(self.items)}"
-            self._legacy_calls[call.name] = call_id
-        elif not call_id:
-            raise unsupported_content(call.place)
-        elif call.extra:
+        call_id = self._id_of(call, f"call_{len(self.items)}")
+        if not call.legacy and call.extra:
             # The fields of a custom tool call (`type` and `custom`) are in `extra`. Other additional
             # fields are rejected.
             self._add_custom_call(call, call_id)
-            return
-        self._add_item("function_call", call_id=call_id, name=call.name, arguments=call.arguments)
+        else:
+            fields = {"name": call.name, "arguments": call.arguments}
+            self._add_item("function_call", call_id=call_id, **fields)
 
     def _add_custom_call(self, call: ToolCall, call_id: str) -> None:
         custom = custom_member(call.extra or {}) or {}
@@ -150,9 +121,7 @@ class Input:
         self._custom_calls.add(call_id)
         self._add_item("custom_tool_call", call_id=call_id, name=name, input=tool_input)
 
-    def _add_result(self, result: Part, turn: Turn) -> None:
-        if not isinstance(result, ToolResult):
-            raise unsupported_content(turn.place)
+    def _add_result(self, result: ToolResult, turn: Turn) -> None:
         parts = result.content
         output: str | list[FreeObject]
         if all(isinstance(part, Text | Refusal) for part in parts):
@@ -160,7 +129,7 @@ class Input:
             output = _joined_text(parts)
         else:
             output = [_part(part, turn.place) for part in parts]
-        call_id = answered_call_id(result, turn, self._legacy_calls)
+        call_id = self._answered_id(result, turn)
         kind = "custom_tool_call" if call_id in self._custom_calls else "function_call"
         self._add_item(f"{kind}_output", call_id=call_id, output=output)
 
@@ -168,8 +137,21 @@ class Input:
         self.items.append({"type": kind, **fields})
 
 
-def _is_plain_text(part: Part) -> bool:
-    return isinstance(part, Text)
+def _check_extras(turn: Turn) -> None:
+    for part in turn.parts:
+        for content in part.content if isinstance(part, ToolResult) else (part,):
+            if not isinstance(content, Reasoning | ToolCall):
+                place = getattr(content, "place", "") or f"{turn.place}.content"
+                check_extra(content.extra, place)
+
+
+def custom_member(item: FreeObject) -> FreeObject | None:
+    """Returns the field `custom` of a tool, tool call or tool choice in a chat request. Returns None
+    if the item does not have the type `custom`, or has fields other than these two."""
+    custom = item.get("custom")
+    if item.get("type") != "custom" or not isinstance(custom, dict) or len(item) != 2:
+        return None
+    return custom
 
 
 def _joined_text(parts: Sequence[Part]) -> str:
@@ -189,6 +171,5 @@ def _part(part: Part, place: str) -> FreeObject:
                 "file_url": part.url,
                 "filename": sent_filename(part),
             }
-            present = {name: value for name, value in fields.items() if value}
-            return {"type": "input_file", **present}
+            return {"type": "input_file", **{name: sent for name, sent in fields.items() if sent}}
     raise unsupported_content(getattr(part, "place", "") or place)

@@ -4,14 +4,17 @@ represent."""
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
-from tollkeeper.backends.options import add_options
-from tollkeeper.backends.prompt_content import custom_member
-from tollkeeper.backends.responses.input import Input
-from tollkeeper.backends.unsupported import check_extra
+from tollkeeper.backends.request_fields import (
+    ENCRYPTED_REASONING,
+    add_options,
+    check_extra,
+    present,
+    refuse_search_fields,
+    refuse_unsupported,
+)
+from tollkeeper.backends.responses.input import Input, custom_member
 from tollkeeper.domain.catalog import Model
-from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
+from tollkeeper.domain.errors import OptionUnsupported
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import (
     AllowedFunctions,
@@ -32,8 +35,6 @@ from tollkeeper.domain.prompt import (
 SAMPLING_PARAMETERS = frozenset({"temperature", "top_p"})
 INPUT_MODALITIES = frozenset({"text", "image", "file"})
 OUTPUT_MODALITIES = frozenset({"text"})
-# The option that asks for encrypted reasoning, which only the provider can read.
-ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _INCLUDE = "include"
 # The default mapping of options (fields of client requests that the gateway passes on) to fields of
 # this protocol. `service_tier` is not in the default, because each tier has its own price: an
@@ -46,25 +47,29 @@ OPTIONS: Mapping[str, str] = {
     "max_tool_calls": "max_tool_calls",
 }
 _LOGPROBS = "message.output_text.logprobs"
-_NO_FIELDS: Mapping[str, Any] = {}
-_encode = msgspec.json.Encoder().encode
 
 
-def encode_responses_request(
-    call: Call,
-    *,
-    stream: bool,
-    extra: Mapping[str, Any] = _NO_FIELDS,
-    takes_reasoning_text: bool = True,
-) -> bytes:
-    """Encodes the body of the request. Always asks the backend not to store the answer.
-    `takes_reasoning_text` tells whether to send reasoning that the backend has not encrypted."""
-    prompt = call.prompt
-    _refuse_unsupported(prompt, salts_cache=bool(call.model.cache_salt_field))
-    conversation = Input(takes_reasoning_text=takes_reasoning_text).add(prompt.turns)
-    body: FreeObject = {}
-    _add_optional(
-        body,
+def responses_request(
+    call: Call, *, stream: bool, extra: Mapping[str, Any], takes_reasoning_text: bool = True
+) -> FreeObject:
+    """Always asks the backend not to store the answer. `takes_reasoning_text` tells whether to send
+    reasoning that the backend has not encrypted."""
+    prompt, salt_field = call.prompt, call.model.cache_salt_field
+    refuse_unsupported(
+        prompt,
+        sampling=SAMPLING_PARAMETERS,
+        output_modalities=OUTPUT_MODALITIES,
+        json_output=True,
+        logprobs=True,
+        salts=bool(salt_field),
+    )
+    conversation = Input(takes_reasoning_text=takes_reasoning_text)
+    conversation.add(prompt.turns)
+    effort = None if prompt.reasoning is None else prompt.reasoning.effort
+    included = [option.name for option in prompt.options if _is_include(option, call.model)]
+    if prompt.logprobs is not None:
+        included.insert(0, _LOGPROBS)
+    body = present(
         {
             "instructions": conversation.instructions,
             "temperature": prompt.sampling.temperature,
@@ -74,55 +79,28 @@ def encode_responses_request(
             "safety_identifier": prompt.identity.safety_identifier,
             "prompt_cache_key": prompt.caching.key,
             "text": _text(prompt),
-            "reasoning": _reasoning(prompt),
-        },
+            "reasoning": None if effort is None else {"effort": effort},
+            **_tool_fields(prompt),
+            "top_logprobs": None if prompt.logprobs is None else prompt.logprobs.top,
+            "include": included or None,
+        }
     )
-    body.update(_tool_fields(prompt))
-    _add_includes(body, call)
     options = [option for option in prompt.options if not _is_include(option, call.model)]
     add_options(body, call.model, options)
     if prompt.caching.salt is not None:
-        body[call.model.cache_salt_field] = prompt.caching.salt
+        body[salt_field] = prompt.caching.salt
     body.update(extra)
     body["model"] = call.model.upstream_model
     body["input"] = conversation.items
     body["max_output_tokens"] = call.output_tokens_max
     body["stream"] = stream
     body["store"] = False
-    return _encode(body)
-
-
-def _add_includes(body: FreeObject, call: Call) -> None:
-    prompt = call.prompt
-    included = [option.name for option in prompt.options if _is_include(option, call.model)]
-    if prompt.logprobs is not None:
-        included.insert(0, _LOGPROBS)
-        _add_optional(body, {"top_logprobs": prompt.logprobs.top})
-    if included:
-        body["include"] = included
+    return body
 
 
 def _is_include(option: Option, model: Model) -> bool:
     """Tells whether the option is sent by adding its name to the `include` list."""
     return model.options[option.name] == _INCLUDE
-
-
-def _add_optional(body: FreeObject, fields: Mapping[str, Any]) -> None:
-    body.update((name, value) for name, value in fields.items() if value is not None)
-
-
-def _refuse_unsupported(prompt: Prompt, *, salts_cache: bool) -> None:
-    requested = [*prompt.sampling.set_fields()]
-    requested += [
-        modality.param
-        for modality in prompt.output_modalities
-        if modality.name not in OUTPUT_MODALITIES
-    ]
-    if prompt.caching.salt is not None and not salts_cache:
-        requested.append("cache_salt")
-    for name in requested:
-        if name not in SAMPLING_PARAMETERS:
-            raise OptionUnsupported(f"The backend's protocol does not support {name}.", param=name)
 
 
 def _text(prompt: Prompt) -> FreeObject | None:
@@ -131,15 +109,14 @@ def _text(prompt: Prompt) -> FreeObject | None:
         return None
     if not isinstance(output, SchemaOutput):
         return {"format": output.described()}
-    schema: FreeObject = {"type": "json_schema", "name": output.name, "schema": output.schema}
-    _add_optional(schema, {"description": output.description, "strict": output.strict})
-    return {"format": schema}
-
-
-def _reasoning(prompt: Prompt) -> FreeObject | None:
-    if prompt.reasoning is None or prompt.reasoning.effort is None:
-        return None
-    return {"effort": prompt.reasoning.effort}
+    schema = {
+        "type": "json_schema",
+        "name": output.name,
+        "schema": output.schema,
+        "description": output.description,
+        "strict": output.strict,
+    }
+    return {"format": present(schema)}
 
 
 def _tool_fields(prompt: Prompt) -> FreeObject:
@@ -169,7 +146,7 @@ def _tool(tool: Tool) -> FreeObject:
             )
         return _custom_tool(custom)
     check_extra(tool.tool_extra, tool.place)
-    definition: FreeObject = {
+    return {
         "type": "function",
         "name": tool.name,
         "parameters": tool.parameters,
@@ -177,9 +154,8 @@ def _tool(tool: Tool) -> FreeObject:
         # protocol.
         "strict": tool.strict or False,
         **(tool.extra or {}),
+        **present({"description": tool.description}),
     }
-    _add_optional(definition, {"description": tool.description})
-    return definition
 
 
 def _custom_tool(custom: FreeObject) -> FreeObject:
@@ -194,15 +170,14 @@ def _custom_tool(custom: FreeObject) -> FreeObject:
 
 
 def _search_tool(search: WebSearch) -> FreeObject:
-    if search.extra:
-        raise InvalidRequest(
-            f"{search.param} has fields that are not supported.", param=search.param
-        )
-    tool: FreeObject = {"type": "web_search"}
-    _add_optional(tool, {"search_context_size": search.context_size})
-    if search.location is not None:
-        tool["user_location"] = {**search.location.set_fields(), "type": "approximate"}
-    return tool
+    refuse_search_fields(search)
+    location = search.location
+    tool = {
+        "type": "web_search",
+        "search_context_size": search.context_size,
+        "user_location": location and {**location.set_fields(), "type": "approximate"},
+    }
+    return present(tool)
 
 
 def _tool_choice(requested: ToolChoice) -> str | FreeObject:

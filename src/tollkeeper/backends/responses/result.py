@@ -5,21 +5,21 @@ Decoding is tolerant, because servers differ. Fields whose form depends on the t
 stay undecoded (`msgspec.Raw`) until the type is known.
 """
 
-from collections.abc import Collection
 from enum import StrEnum
-from typing import Any, TypeVar
+from functools import partial
 
 import msgspec
 
 from tollkeeper.backends.answer_json import (
     ABSENT,
-    MalformedAnswer,
     decode,
     decode_any,
+    decode_known,
     decode_whole,
     value_or_none,
 )
 from tollkeeper.backends.responses.usage import read_responses_usage
+from tollkeeper.backends.usage_reports import report_in
 from tollkeeper.domain.inference import Annotation, UsageReport
 
 # The types of output items that the gateway reads. Other items are ignored, except web searches,
@@ -167,29 +167,19 @@ class _Citation(msgspec.Struct, gc=False):
     end_index: int | None = None
 
 
-class _TypeOnly(msgspec.Struct, gc=False):
-    type: Any = None
-
-
-_Record = TypeVar("_Record", StreamEvent, Item, _Citation)
 _event_decoder = msgspec.json.Decoder(StreamEvent)
 _item_decoder = msgspec.json.Decoder(Item)
 _part_decoder = msgspec.json.Decoder(Part)
 _response_decoder = msgspec.json.Decoder(Response)
 _citation_decoder = msgspec.json.Decoder(_Citation)
-_type_decoder = msgspec.json.Decoder(_TypeOnly)
-
-
-def decode_event(payload: bytes) -> StreamEvent | None:
-    """Decodes an event. Returns None for an event of an unknown type. Raises MalformedAnswer."""
-    return _decode_known(_event_decoder, payload, _KNOWN_EVENTS)
+decode_result = partial(decode_whole, _response_decoder)
+decode_event = partial(decode_known, _event_decoder, known=_KNOWN_EVENTS)
 
 
 def decode_item(raw: msgspec.Raw) -> Item | None:
-    """Decodes an output item. Returns None for a missing item, and for an item of another type than
-    `_KNOWN_ITEMS`. Raises MalformedAnswer."""
+    """Returns None for a missing item, and for an item of another type than `_KNOWN_ITEMS`."""
     record = value_or_none(raw)
-    return None if record is None else _decode_known(_item_decoder, record, _KNOWN_ITEMS)
+    return None if record is None else decode_known(_item_decoder, record, _KNOWN_ITEMS)
 
 
 def decode_part(raw: msgspec.Raw) -> Part:
@@ -203,10 +193,6 @@ def decode_response(raw: msgspec.Raw) -> Response:
     return Response() if record is None else decode(_response_decoder, record)
 
 
-def decode_result(body: bytes) -> Response:
-    return decode_whole(_response_decoder, body)
-
-
 def decode_annotation(raw: msgspec.Raw, text_start: int) -> Annotation | None:
     """Decodes an annotation. The positions in the annotation count from the beginning of its part, which
     is at `text_start` in the text of the whole answer. Returns None for an annotation that does not cite
@@ -214,7 +200,7 @@ def decode_annotation(raw: msgspec.Raw, text_start: int) -> Annotation | None:
     record = value_or_none(raw)
     citation = None
     if record is not None:
-        citation = _decode_known(_citation_decoder, record, _KNOWN_ANNOTATIONS)
+        citation = decode_known(_citation_decoder, record, _KNOWN_ANNOTATIONS)
     if citation is None:
         return None
     return Annotation(
@@ -237,16 +223,14 @@ def chat_logprobs(raw: msgspec.Raw) -> msgspec.Raw | None:
 def usage_report(result: Response, searches_in_stream: int = 0) -> UsageReport | None:
     """Returns the usage report in a result; None if the result has no usage. `searches_in_stream` is
     the number of web searches in the stream so far. The result may omit these searches."""
-    raw_usage = value_or_none(result.usage)
-    if raw_usage is None:
-        return None
     ended = result.status in (None, "completed")
     searches = sum(is_search(item, ended=ended) for item in result.output or ())
-    return read_responses_usage(
-        decode_any(raw_usage),
+    read = partial(
+        read_responses_usage,
         searches_in_output=max(searches_in_stream, searches),
         service_tier=used_tier(result),
     )
+    return report_in(result.usage, read)
 
 
 def used_tier(result: Response) -> str | None:
@@ -272,18 +256,3 @@ def is_search(raw: msgspec.Raw, *, ended: bool) -> bool:
     if kind not in (None, "search") or status == "failed":
         return False
     return ended or status == "completed" or (kind, status) == ("search", None)
-
-
-def _decode_known(
-    decoder: msgspec.json.Decoder[_Record], body: bytes | msgspec.Raw, known: Collection[str]
-) -> _Record | None:
-    """Decodes a record of a known type, or without a type. Returns None for a record of any other
-    type, even if the fields of the record do not fit the struct."""
-    try:
-        record = decode(decoder, body)
-    except MalformedAnswer:
-        type_ = decode(_type_decoder, body).type
-        if isinstance(type_, str) and type_ not in known:
-            return None
-        raise
-    return record if record.type in known or record.type is None else None

@@ -1,5 +1,8 @@
-"""Reads AWS exceptions, which are frames that end a stream with an error. Maps each exception to an
-HTTP status, and converts the status to an error of the gateway."""
+"""Holds what all protocols of Amazon Bedrock share: the exceptions (frames that end a stream with an
+error), and the path of the token count request."""
+
+import re
+from urllib.parse import quote
 
 import msgspec
 
@@ -24,9 +27,16 @@ _STATUSES = {
     "validationException": 400,
 }
 _ERROR = "error"
+# The prefix that a cross-region inference profile adds to the id of a model. The token count request
+# accepts only the id of the model itself.
+_GEOGRAPHY = re.compile(r"^(?:us|us-gov|eu|apac|jp|au|ca|global)\.")
 _records = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _details = msgspec.json.Decoder(FreeObject)
 _encode = msgspec.json.Encoder().encode
+
+
+def count_tokens_path(upstream_model: str) -> str:
+    return f"model/{quote(_GEOGRAPHY.sub('', upstream_model), safe='')}/count-tokens"
 
 
 def read_record(payload: bytes) -> tuple[str, msgspec.Raw]:
