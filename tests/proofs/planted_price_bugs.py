@@ -147,7 +147,7 @@ PRICE_BUGS = {
         EXCHANGES,
     ),
     "a call that names its type is taken for one of the provider's": Bug(
-        "ConverseAnswer._read_block",
+        "ConverseAnswer._begin_block",
         "block.tool_use.type != records.SERVER_TOOL_USE",
         "block.tool_use.type is None",
         EXCHANGES,
