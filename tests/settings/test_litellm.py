@@ -279,6 +279,16 @@ def test_text_of_the_configuration_cannot_leave_its_string(tmp_path: Path) -> No
     assert "server" not in tomllib.loads(written)
 
 
+def test_text_of_the_configuration_cannot_leave_its_comment(tmp_path: Path) -> None:
+    text = """
+model_list:
+  - {model_name: a, litellm_params: {model: groq/a}}
+  - {model_name: b, litellm_params: {model: groq/b}, model_info: {mode: "x\\n[server]\\nport = 1"}}
+"""
+    written, _ = _converted(text, tmp_path)
+    assert "server" not in tomllib.loads(written)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -74,10 +74,10 @@ def _shown(section: BaseModel, name: str) -> str:
         return ""
     if not type(section).model_fields[name].repr:
         return _SECRET
-    return _toml([shown_url(url) for url in value] if name == "urls" else value)
+    return toml([shown_url(url) for url in value] if name == "urls" else value)
 
 
-def _toml(value: Any) -> str:
+def toml(value: Any) -> str:
     """Returns the value in TOML."""
     match value:
         case BaseModel():
@@ -85,18 +85,19 @@ def _toml(value: Any) -> str:
             return _table({name: text for name, text in text_by_name.items() if text})
         case Mapping():
             # JSON in a variable may contain null, which does not exist in TOML.
-            return _table({str(k): _toml(v) for k, v in value.items() if v is not None})
+            return _table({str(k): toml(v) for k, v in value.items() if v is not None})
         case list() | tuple():
-            return f"[{', '.join(map(_toml, value))}]"
+            return f"[{', '.join(map(toml, value))}]"
         case bool():
             return str(value).lower()
         case int() | float():
             return toml_value(value)
         case datetime():
             return value.isoformat().replace("+00:00", "Z")
-    return json.dumps(str(value), ensure_ascii=False)
+    # A JSON string is a TOML string too, but TOML wants an escape for U+007F.
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _table(entries: Mapping[str, str]) -> str:
-    keys = {key: key if re.fullmatch(r"[\w-]+", key, re.ASCII) else _toml(key) for key in entries}
+    keys = {key: key if re.fullmatch(r"[\w-]+", key, re.ASCII) else toml(key) for key in entries}
     return f"{{ {', '.join(f'{keys[key]} = {text}' for key, text in entries.items())} }}"
