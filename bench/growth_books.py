@@ -199,11 +199,13 @@ _SETTLED: tuple[LiteralString, ...] = (
     FROM reservations
     """,
     """
-    INSERT INTO traffic (organization_id, step, project_id, api_key_id, model, status, requests,
-        prompt_tokens, completion_tokens, cached_tokens)
-    SELECT organization_id, floor(extract(epoch FROM started_at) / 300)::integer, project_id,
-        api_key_id, model, status, count(*), sum(prompt_tokens), sum(completion_tokens), 0
-    FROM activity GROUP BY 1, 2, 3, 4, 5, 6
+    INSERT INTO traffic (organization_id, steps, step, project_id, api_key_id, model, backend,
+        replica, status, requests, repeated, prompt_tokens, completion_tokens, cached_tokens,
+        duration_ms, first_pieces, first_piece_ms, streamed_tokens, streaming_ms, cost_max)
+    SELECT organization_id, 1, floor(extract(epoch FROM started_at) / 300)::integer, project_id,
+        api_key_id, model, '', '', status, count(*), 0, sum(prompt_tokens), sum(completion_tokens), 0,
+        sum(duration_ms), 0, 0, 0, 0, max(cost)
+    FROM activity GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9
     """,
     """
     WITH spent AS (SELECT organization_id, 3 * count(*) AS settled FROM resolutions GROUP BY 1)

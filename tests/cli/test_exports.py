@@ -37,7 +37,7 @@ async def test_costs_as_csv_are_the_same_numbers(called: ScriptedGateway, reader
     outcome = await asyncio.to_thread(reader.run, *line, "--csv")
     assert (outcome.code, outcome.err) == (0, "")
     rows = list(csv.DictReader(io.StringIO(outcome.out)))
-    assert set(rows[0]) == {"day", "line_item", "usd"}
+    assert set(rows[0]) == {"day", "line_item", "amount_usd"}
     shown = await asyncio.to_thread(reader.json, *line)
     expected = [
         (result["line_item"], result["amount"]["value"])
@@ -45,7 +45,7 @@ async def test_costs_as_csv_are_the_same_numbers(called: ScriptedGateway, reader
         for result in bucket["results"]
     ]
     assert len(rows) == len(expected) > 0
-    total = sum(picousd_from_usd(row["usd"]) for row in rows)
+    total = sum(picousd_from_usd(row["amount_usd"]) for row in rows)
     balance = await called.gateway.services.accounts.credit_show(called.tenant.organization_id)
     assert total == balance.settled_picousd
 

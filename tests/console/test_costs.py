@@ -158,5 +158,5 @@ async def test_names_cannot_become_formulas(
     async with http_client(address) as client:
         await client.post("/sign-in", data={"token": TOKEN})
         answer = await client.get(f"/costs.csv?{_query(known, 'project')}")
-    names = {row["name"] for row in csv.DictReader(io.StringIO(answer.text))}
+    names = {row["project"] for row in csv.DictReader(io.StringIO(answer.text))}
     assert names == {"'=HYPERLINK(1)"}

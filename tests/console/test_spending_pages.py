@@ -15,11 +15,11 @@ from tollkeeper.console.months_compared import (
     month_start,
     two_months,
 )
-from tollkeeper.console.pages.costs import GROUPINGS
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.catalog import Catalog
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.reports import CostRow
+from tollkeeper.services.ledger.cost_columns import COST_GROUPINGS
 from tollkeeper.services.models import CurrentCatalog
 from tollkeeper.services.use_cases import Services
 
@@ -47,7 +47,7 @@ def test_costs_by_model_include_adjustments() -> None:
         CostRow(1, 1, None, None, line_item)
         for line_item in ("a, b, prompt", "a, b, prompt, adjustment of 2026-01-31")
     ]
-    assert {GROUPINGS["model"].group(row) for row in rows} == {"a, b"}
+    assert {COST_GROUPINGS["model"].group(row) for row in rows} == {"a, b"}
 
 
 async def test_costs_and_budgets_are_those_of_the_ledger(site: ConsoleSite) -> None:

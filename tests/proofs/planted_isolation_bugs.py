@@ -30,6 +30,12 @@ ISOLATION_BUGS = {
         "context.cached_key.caller if context.cached_key else await self._authenticate(context)",
         ("journeys/isolation/test_rates.py",),
     ),
+    "a report adds up the calls of every organization": Bug(
+        "filters",
+        "conditions.append(f'{name} = %({name})s')",
+        "conditions.append(f'%({name})s::text IS NOT NULL')",
+        ("storage/test_rollups.py",),
+    ),
     # Bugs in the lists of allowed models.
     "the list of a key is not read at admission": Bug(
         "storage.ledger:locked_accounts",

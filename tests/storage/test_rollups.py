@@ -22,7 +22,7 @@ from tollkeeper.domain.traffic import (
     TrafficFilter,
 )
 from tollkeeper.domain.usage import Usage
-from tollkeeper.storage import activity, rollups, traffic, verdict_counts
+from tollkeeper.storage import activity, rollups, sums
 
 _START_S = 1_950_000_000 - 1_950_000_000 % STEP_S
 _LONG_AGO_S = 1_600_000_000 - 1_600_000_000 % STEP_S
@@ -75,17 +75,17 @@ async def test_roll_ups_count_every_record_once(books: Books) -> None:
     await asyncio.gather(*(write(batch) for batch in batches))
     time = TimeRange(_START_S, _START_S + 6 * STEP_S)
     async with database.autocommit() as connection:
-        by_tenant = await traffic.count_by_step(
+        by_tenant = await sums.count_by_step(
             connection, TrafficFilter(organization_id=books.organization), time
         )
         by_backend = [
             found
-            for found in await traffic.sum_by_backend(connection, time)
+            for found in await sums.sum_by_backend(connection, time)
             if found.model.startswith("model-1-")
         ]
         latencies = [
             found
-            for found in await traffic.count_latencies(connection, time)
+            for found in await sums.count_latencies(connection, time)
             if found.model.startswith("model-1-")
         ]
     expected = Counter((one.started_at_ms // 1000 // STEP_S, one.status) for one in records)
@@ -132,8 +132,8 @@ async def test_a_batch_that_waits_for_the_same_record_counts_it_once(books: Book
     time = TimeRange(_START_S, _START_S + 6 * STEP_S)
     of_tenant = TrafficFilter(organization_id=books.organization)
     async with database.autocommit() as connection:
-        counted = await traffic.count_by_step(connection, of_tenant, time)
-        latencies = await traffic.count_latencies(connection, time)
+        counted = await sums.count_by_step(connection, of_tenant, time)
+        latencies = await sums.count_latencies(connection, time)
     assert sum(one.requests for one in counted) == 4
     durations = [one for one in latencies if one.measure == "duration"]
     assert sum(one.requests for one in durations if one.model.startswith("model-5-")) == 4
@@ -166,8 +166,8 @@ async def test_filters_of_the_roll_up(books: Books) -> None:
         status=StatusRange(400, 499),
     )
     async with books.services.database.autocommit() as connection:
-        found = await traffic.count_by_step(connection, wanted, time)
-        of_nobody = await traffic.count_by_step(
+        found = await sums.count_by_step(connection, wanted, time)
+        of_nobody = await sums.count_by_step(
             connection, TrafficFilter(organization_id=OrganizationId(uuid4())), time
         )
     expected = sum(one.model == "model-2-1" and one.status == 429 for one in records)
@@ -180,17 +180,24 @@ async def test_verdicts_are_counted_by_probability(books: Books) -> None:
     await written(books.services.activity, *records)
     day = _START_S // 86_400
     async with books.services.database.autocommit() as connection:
-        by_day, by_probability = await verdict_counts.count_of_policy(
-            connection, books.organization, _POLICY, DayRange(day, day + 1)
-        )
+        where = {"organization_id": books.organization, "policy_id": _POLICY}
+        by_day, by_probability = [
+            await sums.read(
+                *(connection, sums.VERDICTS, DayRange(day, day + 1), where),
+                by=(column,),
+                add=("asked", "matched", "unanswered"),
+            )
+            for column in ("day", "probability_basis_points")
+        ]
     verdicts = [one.verdicts[0] for one in records]
-    [found] = by_day
-    assert (found.asked, found.matched) == (80, sum(one.matched for one in verdicts))
-    assert found.unanswered == sum(one.probability_basis_points is None for one in verdicts)
+    unanswered = sum(one.probability_basis_points is None for one in verdicts)
+    assert by_day == [(day, 80, sum(one.matched for one in verdicts), unanswered)]
+    assert by_probability[0][0] == -1
+    assert by_probability[0][3] == unanswered
     expected = Counter(
         one.probability_basis_points for one in verdicts if one.probability_basis_points is not None
     )
-    assert {one.probability_basis_points: one.asked for one in by_probability} == expected
+    assert {row[0]: row[1] for row in by_probability[1:]} == expected
 
 
 async def test_what_is_older_than_the_records_is_deleted(books: Books) -> None:
@@ -200,11 +207,11 @@ async def test_what_is_older_than_the_records_is_deleted(books: Books) -> None:
     time = TimeRange(999_999_000, 1_000_001_000)
     wanted = TrafficFilter(organization_id=books.organization)
     async with database.autocommit() as connection:
-        assert len(await traffic.count_by_step(connection, wanted, time)) == 1
+        assert len(await sums.count_by_step(connection, wanted, time)) == 1
         await rollups.delete_before(connection, 1_000_100_000)
-        assert await traffic.count_by_step(connection, wanted, time) == []
+        assert await sums.count_by_step(connection, wanted, time) == []
         assert [
-            found for found in await traffic.sum_by_backend(connection, time) if found.requests
+            found for found in await sums.sum_by_backend(connection, time) if found.requests
         ] == []
 
 
@@ -237,11 +244,11 @@ async def test_reports_of_days_say_the_same_by_hour_and_by_day(books: Books) -> 
     async with books.services.database.autocommit() as connection:
 
         async def requests(time: TimeRange) -> int:
-            found = await traffic.sum_by_backend(connection, time)
+            found = await sums.sum_by_backend(connection, time)
             return sum(one.requests for one in found if one.model == "model-days")
 
         async def by_bucket() -> dict[int, int]:
-            found = await traffic.count_latencies(connection, days)
+            found = await sums.count_latencies(connection, days)
             return _by_bucket(
                 [one for one in found if (one.model, one.measure) == ("model-days", "duration")]
             )

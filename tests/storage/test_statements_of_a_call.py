@@ -163,7 +163,7 @@ _ROLL_UP_ROWS_MAX = 100 * 24 * _DAYS
 # Rows for six pairs of model and backend, and three measures with up to 40 buckets: by hour for two
 # days and the rest of a day, and by day before that.
 _LATENCY_ROWS_MAX = 6 * 3 * 40 * (3 * 24 + _DAYS)
-_ROLL_UPS = {"traffic", "traffic_by_backend", "traffic_by_hour", "traffic_latency"}
+_ROLL_UPS = {"traffic", "traffic_latency"}
 # Rows that count each probability on each day.
 _VERDICT_ROWS_MAX = 10_001 * _DAYS
 

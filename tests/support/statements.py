@@ -56,7 +56,6 @@ _CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
     "caps.write_account_cap": {"statement": ("_WRITE_ACCOUNT_CAP", "_WRITE_PROJECT_CAP")},
     "close_proof.find_close_differences": {"query": ("_TOTALS", "_LINES", "_UNRESOLVED")},
     "compatibility.read_schema_state": {"row": ("(1, None)", "(1, 1)")},
-    "costs.find_rows": {"columns": ("'project_id'",), "grouped": ("', project_id'",)},
     "fence._write": {"statement": ("_MARK", "_ACCEPT")},
     "ledger_export.stream_csv": {"query": ("_EXPORT.format(first='NULL', end_id='NULL')",)},
     "ledger_months.drop_month": {"month": ("MONTH",)},
@@ -70,22 +69,20 @@ _CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
         "kinds": ("'SELECT id::text, name FROM organizations WHERE id = ANY (%(ids)s)'",),
         "policies": ("'SELECT id, name FROM policies WHERE id = ANY (%(policies)s)'",),
     },
-    "rollups.delete_before": {
-        "statement": tuple(f"_DELETE_STEPS[{number}]" for number in range(4))
+    "sums.find_costs_by_hour": {"condition": ("'project_id = ANY (%(project_id)s)'",)},
+    "sums.read": {
+        "statement": (
+            "_statement(MONEY, filters(_OF_ALL)[0], ('day', 'project_id'), ('amount',))",
+            "_statement(MONEY_OF_ALL, 'true', ('organization_id', 'day'), ('amount',))",
+            "_statement(CALLS, filters(_OF_ALL)[0], ('hour', 'status'), ('requests',))",
+            "_statement(CALLS, 'project_id = %(project_id)s', ('step',), ('records',), 'cost_max')",
+            "_statement(CALLS_OF_ALL, filters(CALLS_OF_ALL.only)[0], ('model',), ('failures',))",
+            "_statement(LATENCIES, 'true', ('model', 'rung'), ('requests',))",
+            "_statement(USAGE, filters(_OF_ALL)[0], ('model',), ('first_day', *USAGE_SUMS))",
+            "_statement(VERDICTS, filters(_OF_ALL)[0], ('policy_id',), ('unanswered',))",
+        )
     },
-    "traffic.count_by_step": {
-        "table": ("'traffic'", "'traffic_by_backend'", "'traffic_by_hour'"),
-        "condition": ("'true'", "'organization_id = %(organization)s'"),
-        "is_by_hour": ("True", "False"),
-    },
-    "traffic.find_expensive_hours": {"condition": ("'true'",)},
-    "traffic.find_expensive_steps": {"condition": ("'true'",)},
-    "traffic.find_steps": {
-        "table": ("'traffic'", "'traffic_by_backend'"),
-        "condition": ("'true'", "'organization_id = %(organization)s'"),
-        "having": ("_HAS_EXPENSIVE_CALL",),
-    },
-    "traffic.sum_by_backend": {"time": ("TIME",)},
+    "sums.sum_unsettled": {"condition": ("'api_key_id = ANY (%(api_key_id)s)'",)},
     "verification.find_in_slice": {"query": ("*",)},
     "watched_connection.allow_long_statements": {"minutes": ("5",)},
 }

@@ -1,8 +1,7 @@
 """Implements `tollkeeper costs`, which shows the daily costs of an organization as a table and a
 chart."""
 
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -24,22 +23,21 @@ from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.reports import (
     DAY_S,
-    CostBucket,
     CostDimension,
     CostPage,
     CostQuery,
     days_of,
 )
 from tollkeeper.services.csv_text import csv_lines
+from tollkeeper.services.ledger.cost_columns import GROUPING_OF, cost_table, day_text
 from tollkeeper.services.ledger.costs import WHOLE_REPORT_DAYS_MAX
 from tollkeeper.services.use_cases import Services
-from tollkeeper.storage.judge_usage import JudgeUsage
+from tollkeeper.storage.rollups import JudgeUsage
 
 app = command_app()
 
 # The width of the longest bar, in characters.
 _BAR_WIDTH = 50
-_HEADINGS = {CostDimension.PROJECT_ID: "project", CostDimension.API_KEY_ID: "key"}
 
 
 @report_command(
@@ -99,6 +97,7 @@ async def costs(
         for row in bucket.rows
         for object_id in (row.project_id, row.api_key_id)
     )
+    rows = cost_table(page.buckets, [GROUPING_OF[dimension] for dimension in query.group_by], names)
     content: dict[str, Any] = msgspec.to_builtins(cost_page_view(page))
     return Report(
         content
@@ -106,8 +105,8 @@ async def costs(
             "unsettled_requests": page.unsettled_requests,
             "judge": [_judge_view(used) for used in judge_usages],
         },
-        _picture(page, query.group_by, names, judge_usages),
-        text=_csv(page, query.group_by) if as_csv else "",
+        _picture(page, rows if group_by else [], judge_usages),
+        text=csv_lines(rows) if as_csv else "",
     )
 
 
@@ -147,13 +146,12 @@ def _judge_table(judge_usages: Sequence[JudgeUsage]) -> Table:
 
 def _picture(
     page: CostPage,
-    group_by: tuple[CostDimension, ...],
-    names: Mapping[str, str],
+    rows: Sequence[tuple[str, ...]],
     judge_usages: Sequence[JudgeUsage],
 ) -> RenderableType:
     parts: list[RenderableType] = []
-    if group_by:
-        parts.append(_table(page, group_by, names))
+    if rows:
+        parts.append(_table(rows))
     parts.append(_chart(page))
     if judge_usages:
         parts.append(_judge_table(judge_usages))
@@ -170,25 +168,14 @@ def _picture(
     return Group(*parts)
 
 
-def _csv(page: CostPage, group_by: tuple[CostDimension, ...]) -> str:
-    rows: list[Sequence[object]] = [("day", *group_by, "usd")]
-    for bucket in page.buckets:
-        for row in bucket.rows:
-            groups = (getattr(row, dimension) for dimension in group_by)
-            rows.append((_day(bucket), *groups, usd_from_picousd(row.amount_picousd)))
-    return csv_lines(rows)
-
-
-def _table(page: CostPage, group_by: tuple[CostDimension, ...], names: Mapping[str, str]) -> Table:
-    """Builds the table of each day's costs by group. `names` maps ids to the names in the table."""
-    headings = (_HEADINGS.get(dimension, dimension) for dimension in group_by)
-    table = Table("day", *headings, box=SIMPLE_HEAD, pad_edge=False)
+def _table(rows: Sequence[tuple[str, ...]]) -> Table:
+    """Shows names without their ids."""
+    columns = [column for column in zip(*rows, strict=True) if not column[0].endswith("_id")]
+    header, *costs = zip(*columns, strict=True)
+    table = Table(*header[:-1], box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("USD", justify="right")
-    for bucket in page.buckets:
-        for row in bucket.rows:
-            values = (str(getattr(row, dimension)) for dimension in group_by)
-            groups = (Text(printable(names.get(value, value))) for value in values)
-            table.add_row(_day(bucket), *groups, usd_from_picousd(row.amount_picousd))
+    for row in costs:
+        table.add_row(*(Text(printable(text)) for text in row))
     return table
 
 
@@ -203,9 +190,5 @@ def _chart(page: CostPage) -> Table:
     for bucket, total in zip(page.buckets, totals, strict=True):
         # The width is rounded up, so that every day with a cost has a visible bar.
         width = -(-total * _BAR_WIDTH // highest) if highest else 0
-        table.add_row(_day(bucket), "█" * width, usd_from_picousd(total))
+        table.add_row(day_text(bucket.start_time), "█" * width, usd_from_picousd(total))
     return table
-
-
-def _day(bucket: CostBucket) -> str:
-    return datetime.fromtimestamp(bucket.start_time, UTC).strftime("%Y-%m-%d")

@@ -37,9 +37,9 @@ class CostRow:
 
     day: int
     amount_picousd: int
-    project_id: ProjectId | None
-    api_key_id: KeyId | None
-    line_item: str | None
+    project_id: ProjectId | None = None
+    api_key_id: KeyId | None = None
+    line_item: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

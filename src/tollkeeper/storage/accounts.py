@@ -10,6 +10,8 @@ from uuid import UUID
 
 from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.payments import REFUND_KINDS, BookedGrant, GrantKind
+from tollkeeper.domain.reports import DAY_S, DayRange
+from tollkeeper.domain.statements import GrantTotal
 from tollkeeper.domain.views import Balance
 from tollkeeper.storage.database import Connection
 
@@ -242,3 +244,18 @@ _FIND_LIMITS: LiteralString = with_balances(
     WHERE a.organization_id = %s AND a.project_id = %s
     """
 )
+
+
+async def find_grant_totals(
+    connection: Connection, organization_id: OrganizationId, days: DayRange
+) -> list[GrantTotal]:
+    cursor = await connection.execute(
+        """
+        SELECT kind, count(*), sum(amount) FROM grants
+        WHERE organization_id = %s
+          AND granted_at >= to_timestamp(%s) AND granted_at < to_timestamp(%s)
+        GROUP BY kind ORDER BY kind
+        """,
+        (organization_id, days.first * DAY_S, days.end * DAY_S),
+    )
+    return [GrantTotal(GrantKind(row[0]), *row[1:]) for row in await cursor.fetchall()]

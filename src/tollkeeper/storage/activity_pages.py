@@ -10,7 +10,7 @@ from tollkeeper.domain.traffic import STEP_S, TimeRange, TrafficFilter
 from tollkeeper.domain.views import ActivityEntry, Position, Sort, SortKey
 from tollkeeper.storage.activity import entry_of_row, select_entries
 from tollkeeper.storage.database import Connection
-from tollkeeper.storage.traffic import conditions
+from tollkeeper.storage.sums import filters, of_calls
 
 # The number of columns that `_first_entries` adds to the columns of an entry.
 _COLUMNS_ADDED = 3
@@ -217,7 +217,7 @@ def _found(rows: Sequence[tuple[Any, ...]]) -> FoundRecords:
 def _conditions(
     traffic_filter: TrafficFilter, cost_picousd_min: int | None
 ) -> tuple[LiteralString, dict[str, object]]:
-    condition, values = conditions(traffic_filter)
+    condition, values = filters(of_calls(traffic_filter))
     if cost_picousd_min is not None:
         condition += " AND cost >= %(cost)s"
     return condition, {**values, "cost": cost_picousd_min}

@@ -115,8 +115,8 @@ async def compare_bill(
     ]
 
 
-# Reads the usage of a backend in three parts: the sums of activity records, corrections from the
-# ledger, and the usage of judges (models that answer policy questions). The corrections are for
+# Reads the usage of a backend in two parts: the sums of activity records and of questions to judges, and
+# corrections from the ledger. The corrections are for
 # calls that were not resolved when they ended (`unresolved_at_end`): calls that were resolved after their
 # activity record was written, and calls without a record. A correction can be negative, so all
 # entries of a day and model must be added up. The model of a judge is "judge/" plus the backend's
@@ -160,12 +160,6 @@ _USAGE: LiteralString = """
     FROM corrected
     WHERE (backend = %(backend)s OR request_id IS NULL AND model = ANY (%(models)s))
       AND day BETWEEN %(first_day)s AND %(last_day)s
-    GROUP BY day, model
-    UNION ALL
-    SELECT day, 'judge/' || model, sum(questions)::bigint, sum(unreported_questions)::bigint,
-        sum(input_tokens)::bigint, sum(cached_tokens)::bigint, sum(cache_write_tokens)::bigint,
-        sum(output_tokens)::bigint, sum(cost), sum(reported_cost)
-    FROM judge_usage WHERE backend = %(backend)s AND day BETWEEN %(first_day)s AND %(last_day)s
     GROUP BY day, model
 """
 
@@ -221,7 +215,7 @@ _COMPARISON: LiteralString = f"""
 async def find_backends(connection: Connection) -> list[str]:
     """Returns the names of all backends that were ever used."""
     cursor = await connection.execute(
-        "SELECT backend FROM backend_usage UNION SELECT backend FROM judge_usage ORDER BY backend",
+        "SELECT DISTINCT backend FROM backend_usage ORDER BY backend",
         prepare=False,
     )
     return [row[0] for row in await cursor.fetchall()]

@@ -105,6 +105,13 @@ async def read_current(connection: Connection, *, seconds_ago: int = 0) -> Month
     return month_of_number(number)
 
 
+async def read_open_day(connection: Connection) -> int:
+    """Returns the first day after the last closed month (counted from 1970-01-01), or 0 if none is."""
+    cursor = await connection.execute("SELECT ledger_open_day()")
+    [[open_day]] = await cursor.fetchall()
+    return int(open_day)
+
+
 # The partitions of months.
 
 

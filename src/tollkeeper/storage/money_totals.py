@@ -1,23 +1,18 @@
 """Contains the SQL for two kinds of data for operators: sums over all organizations, and the
 results of ledger verifications."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import LiteralString
 
-from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.months import request_id
+from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.views import Balance
 from tollkeeper.storage.accounts import with_balances
 from tollkeeper.storage.database import Connection
 
 # The advisory lock of the process that verifies the ledger automatically.
 _VERIFICATION_LOCK = 7461_0005
-_HOUR_MS = 3_600_000
-# The greatest difference between the time in a call's id and the time of its admission: the call
-# may wait before it is admitted, and the clocks of gateways and database may differ.
-_ID_MARGIN_HOURS = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,105 +59,6 @@ async def find_all_balances(connection: Connection) -> dict[OrganizationId, Bala
 _FIND_ALL_BALANCES: LiteralString = with_balances(
     "SELECT organization_id, granted, available, held, settled, unsettled FROM balances"
 )
-
-
-async def sum_cost_of_day(connection: Connection, day: int) -> int:
-    """Returns the cost of all organizations on a day. Does one index search for each
-    organization."""
-    cursor = await connection.execute(
-        """
-        SELECT coalesce(sum(c.amount), 0) FROM organizations o CROSS JOIN LATERAL (
-            SELECT sum(amount_picousd) AS amount FROM cost_rollup
-            WHERE organization_id = o.id AND day = %s
-        ) c
-        """,
-        (day,),
-        prepare=False,
-    )
-    [[cost]] = await cursor.fetchall()
-    return int(cost)
-
-
-async def find_costs_by_organization(
-    connection: Connection, first_day: int, last_day: int
-) -> list[tuple[OrganizationId, int, int]]:
-    """Returns (organization, day, cost) for each day with costs, from `first_day` up to, but
-    excluding, `last_day`."""
-    cursor = await connection.execute(
-        """
-        SELECT o.id, c.day, c.amount FROM organizations o CROSS JOIN LATERAL (
-            SELECT day, sum(amount_picousd) AS amount FROM cost_rollup
-            WHERE organization_id = o.id AND day >= %s AND day < %s GROUP BY day
-        ) c
-        """,
-        (first_day, last_day),
-        prepare=False,
-    )
-    return [
-        (OrganizationId(owner), day, int(amount)) for owner, day, amount in await cursor.fetchall()
-    ]
-
-
-async def find_costs_by_line_item(
-    connection: Connection, first_day: int, last_day: int
-) -> list[tuple[str, int]]:
-    """Returns (line item, cost of all organizations) from `first_day` up to, but excluding,
-    `last_day`."""
-    cursor = await connection.execute(
-        """
-        SELECT c.line_item, sum(c.amount) FROM organizations o CROSS JOIN LATERAL (
-            SELECT line_item, sum(amount_picousd) AS amount FROM cost_rollup
-            WHERE organization_id = o.id AND day >= %s AND day < %s GROUP BY line_item
-        ) c
-        GROUP BY c.line_item
-        """,
-        (first_day, last_day),
-        prepare=False,
-    )
-    return [(line_item, int(amount)) for line_item, amount in await cursor.fetchall()]
-
-
-async def find_costs_by_hour(
-    connection: Connection,
-    organization_id: OrganizationId,
-    hours: range,
-    *,
-    project_ids: Sequence[ProjectId],
-    api_key_ids: Sequence[KeyId],
-) -> list[tuple[int, int]]:
-    """Returns (hour since 1970, cost) for the resolved calls that were admitted in each hour. An
-    empty list of ids means no filter."""
-    # An id contains the time at which the call began, by the clock of its gateway.
-    first_id, end_id = (
-        request_id(hour * _HOUR_MS, 0)
-        for hour in (hours.start - _ID_MARGIN_HOURS, hours.stop + _ID_MARGIN_HOURS)
-    )
-    cursor = await connection.execute(
-        """
-        SELECT floor(extract(epoch FROM r.held_at) / 3600)::bigint,
-            sum(d.settled + coalesce(o.amount, 0))
-        FROM reservations r
-        JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
-          AND d.reservation_id >= %(first_id)s AND d.reservation_id < %(end_id)s
-        LEFT JOIN overages o ON o.organization_id = r.organization_id AND o.reservation_id = r.id
-          AND o.reservation_id >= %(first_id)s AND o.reservation_id < %(end_id)s
-        WHERE r.organization_id = %(organization)s AND r.id >= %(first_id)s AND r.id < %(end_id)s
-          AND r.held_at >= to_timestamp(%(first)s) AND r.held_at < to_timestamp(%(end)s)
-          AND (%(projects)s::uuid[] = '{}' OR r.project_id = ANY (%(projects)s))
-          AND (%(keys)s::uuid[] = '{}' OR r.api_key_id = ANY (%(keys)s))
-        GROUP BY 1 ORDER BY 1
-        """,
-        {
-            "organization": organization_id,
-            "first_id": first_id,
-            "end_id": end_id,
-            "first": hours.start * 3600,
-            "end": hours.stop * 3600,
-            "projects": list(project_ids),
-            "keys": list(api_key_ids),
-        },
-    )
-    return [(hour, int(amount)) for hour, amount in await cursor.fetchall()]
 
 
 async def write_verification(connection: Connection, differences: int) -> None:

@@ -1,118 +1,97 @@
-"""Contains the SQL that maintains the roll-ups (sums for reports) of activity records and of
-verdicts (the results of policies). `ROLL_UP_ACTIVITY` and `ROLL_UP_VERDICTS` are the last part of
-the statements that insert the records. Both read from `fresh`, the rows that were really inserted,
-so that a record that is written again is not counted twice."""
+"""Adds calls, questions to judges and verdicts up for reports; `sums` reads what's written here, and the
+third fact, money, which settlements add up themselves (`resolutions`).
 
+`ROLL_UP_ACTIVITY` and `ROLL_UP_VERDICTS` are the last part of the statements that insert the records.
+Both read from `fresh`, the rows that were really inserted, so that a record that is written again isn't
+counted twice.
+"""
+
+from collections.abc import Sequence
 from typing import LiteralString
+from uuid import UUID
 
+import msgspec
+
+from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.traffic import STEP_S, STEPS_PER_DAY
 from tollkeeper.storage.database import Connection
 
 _DAY_S = 86_400
+# Stands for the organization, the project and the key in sums over all organizations.
+EVERYBODY = UUID(int=0)
 
 
-def added(*columns: LiteralString) -> LiteralString:
-    """Returns the assignments of an upsert that add the new row's values to the existing row
-    `t`."""
+def _add(*columns: LiteralString) -> LiteralString:
     return ", ".join([column + " = t." + column + " + excluded." + column for column in columns])
 
 
-# The columns with the tokens and costs of a backend or of a judge (a model that answers policy
-# questions).
-USAGE_SUMS: tuple[LiteralString, ...] = (
-    *("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens"),
-    *("cost", "reported_cost"),
-)
-_CALLS: LiteralString = added("requests", "prompt_tokens", "completion_tokens", "cached_tokens")
-# The assignments for the roll-ups by backend.
-_CALLS_OF_BACKENDS: LiteralString = (
-    _CALLS
+_ADD_USAGE: LiteralString = (
+    """
+    ON CONFLICT (organization_id, day, backend, model)
+    DO UPDATE SET """
+    + _add("requests", "unsettled_requests", "input_tokens", "cached_tokens")
     + ", "
-    + added("duration_ms", "first_pieces", "first_piece_ms", "streamed_tokens", "streaming_ms")
+    + _add("cache_write_tokens", "output_tokens", "cost", "reported_cost")
 )
 # A step is five minutes. 300 is `STEP_S`, 12 is `STEPS_PER_HOUR`, and 1.1 is `BUCKET_RATIO` in
-# `domain.traffic`. Each roll-up writes its rows in a fixed order. The condition
-# `count(*) ... >= 0` is always true; it makes a roll-up wait for the previous roll-up. So two
-# processes that write the same rows do not deadlock. Latencies are counted by hour, under the first
-# step of the hour. `rung` is the number of a latency bucket. Overhead is in microseconds, all other
-# latencies are in milliseconds.
+# `domain.traffic`. Each table's rows are written in a fixed order. The condition `count(*) ... >= 0` is
+# always true; it makes a table wait for the one before. So two processes that write the same rows don't
+# deadlock. Latencies are counted by hour, under the first step of the hour. Overhead is in microseconds,
+# all other latencies are in milliseconds.
 ROLL_UP_ACTIVITY: LiteralString = (
     """
-    , by_tenant AS (
-        INSERT INTO traffic AS t (organization_id, step, project_id, api_key_id, model, status,
-            requests, prompt_tokens, completion_tokens, cached_tokens, cost_max, repeated)
-        SELECT organization_id, floor(extract(epoch FROM started_at) / 300)::integer AS step,
-            project_id, api_key_id, model, status, sum(requests), coalesce(sum(prompt_tokens), 0),
-            coalesce(sum(completion_tokens), 0), coalesce(sum(cached_tokens), 0),
-            coalesce(max(cost), 0), sum(requests - 1)
-        FROM fresh GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6
-        ON CONFLICT (organization_id, step, project_id, api_key_id, model, status)
-        DO UPDATE SET """
-    + _CALLS
-    + """, cost_max = greatest(t.cost_max, excluded.cost_max),
-            repeated = t.repeated + excluded.repeated
-        RETURNING 1
-    ), of_backends AS (
-        SELECT floor(extract(epoch FROM started_at) / 300)::integer AS step, model,
-            coalesce(backend, '') AS backend, coalesce(replica, '') AS replica, status,
-            sum(requests) AS requests, coalesce(sum(prompt_tokens), 0) AS prompt_tokens,
-            coalesce(sum(completion_tokens), 0) AS completion_tokens,
-            coalesce(sum(cached_tokens), 0) AS cached_tokens,
-            sum(duration_ms * requests) AS duration_ms,
-            count(first_piece_ms) AS first_pieces, coalesce(sum(first_piece_ms), 0) AS first_piece_ms,
+    , counted AS (
+        INSERT INTO traffic AS t (organization_id, steps, step, project_id, api_key_id, model, backend,
+            replica, status, requests, repeated, prompt_tokens, completion_tokens, cached_tokens,
+            duration_ms, first_pieces, first_piece_ms, streamed_tokens, streaming_ms, cost_max)
+        SELECT coalesce(organization_id, nobody), CASE grouping(step) WHEN 0 THEN 1 ELSE 12 END,
+            coalesce(step, hour), coalesce(project_id, nobody), coalesce(api_key_id, nobody), model,
+            coalesce(backend, ''), coalesce(replica, ''), status, sum(requests), sum(requests - 1),
+            coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0),
+            coalesce(sum(cached_tokens), 0), sum(duration_ms * requests),
+            count(first_piece_ms), coalesce(sum(first_piece_ms), 0),
             coalesce(sum(completion_tokens) FILTER (WHERE streamed
-                AND duration_ms > first_piece_ms), 0) AS streamed_tokens,
+                AND duration_ms > first_piece_ms), 0),
             coalesce(sum(duration_ms - first_piece_ms) FILTER (WHERE streamed
-                AND duration_ms > first_piece_ms AND completion_tokens > 0), 0) AS streaming_ms,
-            coalesce(max(cost), 0) AS cost_max, sum(requests - 1) AS repeated
-        FROM fresh WHERE (SELECT count(*) FROM by_tenant) >= 0
-        GROUP BY 1, 2, 3, 4, 5
-    ), by_backend AS (
-        INSERT INTO traffic_by_backend AS t (step, model, backend, replica, status, requests,
-            prompt_tokens, completion_tokens, cached_tokens, duration_ms, first_pieces,
-            first_piece_ms, streamed_tokens, streaming_ms, cost_max, repeated)
-        SELECT * FROM of_backends ORDER BY 1, 2, 3, 4, 5
-        ON CONFLICT (step, model, backend, replica, status)
+                AND duration_ms > first_piece_ms AND completion_tokens > 0), 0),
+            coalesce(max(cost), 0)
+        FROM (
+            SELECT organization_id, floor(extract(epoch FROM started_at) / 300)::integer AS step,
+                floor(extract(epoch FROM started_at) / 3600)::integer * 12 AS hour, project_id,
+                api_key_id, model, coalesce(backend, '') AS backend, coalesce(replica, '') AS replica,
+                status, requests, prompt_tokens, completion_tokens, cached_tokens, duration_ms,
+                first_piece_ms, streamed, cost, '00000000-0000-0000-0000-000000000000'::uuid AS nobody
+            FROM fresh
+        ) one
+        GROUP BY model, status, nobody, GROUPING SETS (
+            (organization_id, step, project_id, api_key_id), (step, backend, replica),
+            (hour, backend, replica))
+        -- The rows that all processes share come last, so that they are locked for a short time.
+        ORDER BY 1 DESC, 2, 3, 4, 5, 6, 7, 8, 9
+        ON CONFLICT (organization_id, steps, step, project_id, api_key_id, model, backend, replica,
+            status)
         DO UPDATE SET """
-    + _CALLS_OF_BACKENDS
-    + """,
-            cost_max = greatest(t.cost_max, excluded.cost_max),
-            repeated = t.repeated + excluded.repeated
-        RETURNING 1
-    ), by_hour AS (
-        INSERT INTO traffic_by_hour AS t (step, model, backend, replica, status, requests,
-            prompt_tokens, completion_tokens, cached_tokens, duration_ms, first_pieces,
-            first_piece_ms, streamed_tokens, streaming_ms, cost_max, costed_requests)
-        SELECT step - step %% 12, model, backend, replica, status, sum(requests), sum(prompt_tokens),
-            sum(completion_tokens), sum(cached_tokens), sum(duration_ms), sum(first_pieces),
-            sum(first_piece_ms), sum(streamed_tokens), sum(streaming_ms), max(cost_max),
-            sum(requests)
-        FROM of_backends WHERE (SELECT count(*) FROM by_backend) >= 0
-        GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
-        ON CONFLICT (step, model, backend, replica, status)
-        DO UPDATE SET """
-    + _CALLS_OF_BACKENDS
-    + """,
-            cost_max = greatest(t.cost_max, excluded.cost_max),
-            costed_requests = t.costed_requests + excluded.costed_requests
+    + _add("requests", "repeated", "prompt_tokens", "completion_tokens", "cached_tokens")
+    + ", "
+    + _add("duration_ms", "first_pieces", "first_piece_ms", "streamed_tokens", "streaming_ms")
+    + """, cost_max = greatest(t.cost_max, excluded.cost_max)
         RETURNING 1
     ), for_bills AS (
-        INSERT INTO backend_usage AS t (backend, model, day, requests, unsettled_requests,
-            estimated_requests, input_tokens, cached_tokens, cache_write_tokens, output_tokens,
-            cost, reported_cost)
-        SELECT backend, model, floor(extract(epoch FROM started_at) / 86400)::integer, count(*),
-            count(*) FILTER (WHERE settlement = 'unsettled'), count(*) FILTER (WHERE estimated),
+        INSERT INTO backend_usage AS t (organization_id, day, backend, model, requests,
+            unsettled_requests, input_tokens, cached_tokens, cache_write_tokens, output_tokens, cost,
+            reported_cost)
+        SELECT '00000000-0000-0000-0000-000000000000'::uuid,
+            floor(extract(epoch FROM started_at) / 86400)::integer, backend, model, count(*),
+            count(*) FILTER (WHERE settlement = 'unsettled'),
             coalesce(sum(prompt_tokens), 0), coalesce(sum(cached_tokens), 0),
             coalesce(sum(cache_write_tokens), 0), coalesce(sum(completion_tokens), 0),
             coalesce(sum(cost), 0), coalesce(sum(reported_cost), 0)
         FROM fresh WHERE backend IS NOT NULL
-            -- If a settled call has no usage, only its verdicts were charged.
             AND (settlement = 'unsettled' OR settlement = 'settled' AND prompt_tokens IS NOT NULL)
-            AND (SELECT count(*) FROM by_hour) >= 0
-        GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
-        ON CONFLICT (backend, model, day)
-        DO UPDATE SET """
-    + added("requests", "unsettled_requests", "estimated_requests", *USAGE_SUMS)
+            AND (SELECT count(*) FROM counted) >= 0
+        GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
+    """
+    + _ADD_USAGE
     + """
         RETURNING 1
     )
@@ -142,20 +121,58 @@ ROLL_UP_VERDICTS: LiteralString = """
 """
 
 
-async def delete_before(connection: Connection, unix_s: int) -> None:
-    """Deletes the rows of the roll-ups of traffic, latencies and verdicts that are older than the
-    given time. The rows of `backend_usage` stay."""
-    for statement in _DELETE_STEPS:
-        await connection.execute(statement, (unix_s // STEP_S,))
-    await connection.execute("DELETE FROM verdict_counts WHERE day < %s", (unix_s // _DAY_S,))
+class JudgeUsage(msgspec.Struct):
+    """What questions to a judge used: the sums of one organization, day, backend and model, or a part of
+    them that isn't written yet."""
+
+    organization_id: OrganizationId
+    # Counted since 1970-01-01.
+    day: int
+    backend: str
+    # As the backend calls it.
+    model: str
+    questions: int = 0
+    # Of these, those for which the backend reported no tokens.
+    unreported_questions: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    output_tokens: int = 0
+    cost_picousd: int = 0
+    reported_cost_picousd: int = 0
+
+    def add(self, other: "JudgeUsage") -> None:
+        for name in self.__struct_fields__[4:]:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
-_DELETE_STEPS: tuple[LiteralString, ...] = (
-    "DELETE FROM traffic WHERE step < %s",
-    "DELETE FROM traffic_by_backend WHERE step < %s",
-    "DELETE FROM traffic_by_hour WHERE step < %s",
-    "DELETE FROM traffic_latency WHERE step < %s",
+async def add_judge_usage(connection: Connection, used: Sequence[JudgeUsage]) -> None:
+    columns = zip(*map(msgspec.structs.astuple, used), strict=True)
+    await connection.execute(_ADD_JUDGE_USAGE, [list(column) for column in columns], prepare=False)
+
+
+_ADD_JUDGE_USAGE: LiteralString = (
+    """
+    INSERT INTO backend_usage AS t (organization_id, day, backend, model, requests,
+        unsettled_requests, input_tokens, cached_tokens, cache_write_tokens, output_tokens, cost,
+        reported_cost)
+    SELECT organization_id, day, backend, 'judge/' || model, questions, unreported, input, cached,
+        written, output, cost, reported
+    FROM unnest(%s::uuid[], %s::integer[], %s::text[], %s::text[], %s::bigint[], %s::bigint[],
+        %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::numeric[], %s::numeric[])
+        AS used (organization_id, day, backend, model, questions, unreported, input, cached, written,
+            output, cost, reported)
+    ORDER BY 1, 2, 3, 4
+    """
+    + _ADD_USAGE
 )
+
+
+async def delete_before(connection: Connection, unix_s: int) -> None:
+    """Deletes what's older than the records, except `backend_usage`."""
+    await connection.execute("DELETE FROM traffic WHERE step < %s", (unix_s // STEP_S,))
+    await connection.execute("DELETE FROM traffic_latency WHERE step < %s", (unix_s // STEP_S,))
+    await connection.execute("DELETE FROM verdict_counts WHERE day < %s", (unix_s // _DAY_S,))
 
 
 async def sum_latencies_by_day(connection: Connection, unix_s: int) -> None:

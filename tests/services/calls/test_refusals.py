@@ -22,7 +22,7 @@ from tollkeeper.services.calls.refusals import (
     is_refusal,
 )
 from tollkeeper.services.clock import unix_now
-from tollkeeper.storage import activity, traffic
+from tollkeeper.storage import activity, sums
 
 _START_MS = 1_960_000_200_000 - 1_960_000_200_000 % (STEP_S * 1000)
 
@@ -146,12 +146,12 @@ async def test_roll_ups_count_every_refusal_once(books: Books) -> None:
     days = TimeRange(time.start - 3 * 86_400, time.end)
     async with database.autocommit() as connection:
         of_tenant = TrafficFilter(organization_id=books.organization)
-        steps = await traffic.count_by_step(connection, of_tenant, time)
-        latencies = await traffic.count_latencies(connection, time)
+        steps = await sums.count_by_step(connection, of_tenant, time)
+        latencies = await sums.count_latencies(connection, time)
         backends = [
             found
             for within in (time, days)
-            for found in await traffic.sum_by_backend(connection, within)
+            for found in await sums.sum_by_backend(connection, within)
             if found.model == model
         ]
     assert [(found.status, found.requests) for found in steps] == [(402, 8)]

@@ -249,8 +249,7 @@ async def test_a_rare_match_is_found_by_searching_on(
 async def test_dear_calls_of_all_organizations(
     books: Books, monkeypatch: pytest.MonkeyPatch, read_max: int, days: int
 ) -> None:
-    """The search skips hours without an expensive call. It does not skip hours that older code has
-    counted, because that code did not store the highest cost."""
+    """The search skips hours without an expensive call."""
     monkeypatch.setattr("tollkeeper.services.calls.traffic._READ_MAX", read_max)
     monkeypatch.setattr("tollkeeper.services.calls.traffic._HOURS_AT_ONCE", 3)
     chance = random.Random(days)
@@ -265,11 +264,6 @@ async def test_dear_calls_of_all_organizations(
         for _ in range(150)
     ]
     await written(books.services.activity, *records)
-    await books.sql(
-        "UPDATE traffic_by_hour SET cost_max = 0, costed_requests = requests - 1"
-        " WHERE model = %s AND step %% 24 = 0",
-        model,
-    )
     time = TimeRange(_START_S + 1000, _START_S + days * 86_400 - 1000)
     found = await _all_pages(
         books, TrafficFilter(model=model), RareFilter(cost_picousd_min=1000), 7, time

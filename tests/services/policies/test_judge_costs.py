@@ -30,7 +30,7 @@ from tollkeeper.services.ledger.bill import (
     read_bill,
 )
 from tollkeeper.storage.backend_usage import Tolerance
-from tollkeeper.storage.judge_usage import JudgeUsage
+from tollkeeper.storage.rollups import JudgeUsage
 
 _ALL_DAYS = DayRange(0, 1_000_000)
 

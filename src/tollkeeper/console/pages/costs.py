@@ -2,7 +2,6 @@
 API's cost report."""
 
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,11 +29,10 @@ from tollkeeper.domain.reports import (
     CostDimension,
     CostPage,
     CostQuery,
-    CostRow,
     days_of,
 )
-from tollkeeper.domain.statements import model_of
 from tollkeeper.domain.traffic import TimeRange
+from tollkeeper.services.ledger.cost_columns import COST_GROUPINGS, CostGrouping, cost_table
 from tollkeeper.services.use_cases import Services
 
 # The maximum number of keys whose names are shown instead of their ids.
@@ -43,21 +41,6 @@ _HOURS = 48
 # The maximum number of groups in a chart. The chart combines all smaller groups as `_OTHERS`.
 _SERIES_MAX = 9
 _OTHERS = "others"
-
-
-@dataclass(frozen=True, slots=True)
-class Grouping:
-    title: str
-    dimension: CostDimension
-    group: Callable[[CostRow], str]
-
-
-GROUPINGS = {
-    "model": Grouping("Model", CostDimension.LINE_ITEM, lambda row: model_of(row.line_item or "")),
-    "project": Grouping("Project", CostDimension.PROJECT_ID, lambda row: str(row.project_id)),
-    "key": Grouping("Key", CostDimension.API_KEY_ID, lambda row: str(row.api_key_id)),
-    "line_item": Grouping("Line item", CostDimension.LINE_ITEM, lambda row: row.line_item or ""),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +133,8 @@ async def show(request: Request) -> Response:
     if chosen.organization is not None:
         identity = chosen.organization.id
         time = _time(request, services)
-        table = await cost_table(request, services, identity, grouping, time)
+        page = await _report(request, services, identity, grouping, time)
+        table = _table(page, grouping)
         names = await _names(services, identity, name)
         values = {
             "table": table,
@@ -174,7 +158,7 @@ async def show(request: Request) -> Response:
         title="Costs",
         chosen=chosen,
         by=name,
-        groupings=GROUPINGS,
+        groupings=COST_GROUPINGS,
         range=request.query_params.get("range", "30d"),
         **values,
     )
@@ -208,28 +192,25 @@ async def download(request: Request) -> Response:
         raise InvalidRequest("There is no organization yet.", param="organization")
     name, grouping = _grouping(request)
     time = _time(request, services)
-    table = await cost_table(request, services, chosen.organization.id, grouping, time)
+    page = await _report(request, services, chosen.organization.id, grouping, time)
     names = await _names(services, chosen.organization.id, name)
-    rows = [
-        (day_, group, names.get(group, group), usd_from_picousd(amount))
-        for group, amounts in table.by_group.items()
-        for day_, amount in zip(table.days, amounts, strict=True)
-        if amount
-    ]
-    return csv_file("costs.csv", [("day", name, "name", "amount_usd"), *rows])
+    return csv_file("costs.csv", cost_table(page.buckets, [grouping], names))
 
 
-async def cost_table(
+async def _report(
     request: Request,
     services: Services,
     organization: OrganizationId,
-    grouping: Grouping,
+    grouping: CostGrouping,
     time: TimeRange,
-) -> CostTable:
-    page = await cost_report(
+) -> CostPage:
+    return await cost_report(
         *(services, organization, time, _project_filter(request), _key_filter(request)),
         group_by=(grouping.dimension,),
     )
+
+
+def _table(page: CostPage, grouping: CostGrouping) -> CostTable:
     amounts: dict[str, list[int]] = defaultdict(lambda: [0] * len(page.buckets))
     for number, bucket in enumerate(page.buckets):
         for row in bucket.rows:
@@ -276,11 +257,11 @@ async def _names(services: Services, organization: OrganizationId, by: str) -> d
     }
 
 
-def _grouping(request: Request) -> tuple[str, Grouping]:
+def _grouping(request: Request) -> tuple[str, CostGrouping]:
     name = request.query_params.get("by", "model")
-    if name not in GROUPINGS:
-        raise InvalidRequest(f"Costs are grouped by {', '.join(GROUPINGS)}.", param="by")
-    return name, GROUPINGS[name]
+    if name not in COST_GROUPINGS:
+        raise InvalidRequest(f"Costs are grouped by {', '.join(COST_GROUPINGS)}.", param="by")
+    return name, COST_GROUPINGS[name]
 
 
 def _time(request: Request, services: Services) -> TimeRange:

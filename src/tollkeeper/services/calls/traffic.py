@@ -19,7 +19,7 @@ from tollkeeper.domain.traffic import (
 from tollkeeper.domain.views import ActivityEntry, CallLedger, Position, RareFilter, Sort
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.models import CurrentCatalog
-from tollkeeper.storage import activity_pages, call_ledger, policies, traffic
+from tollkeeper.storage import activity_pages, call_ledger, policies, sums
 from tollkeeper.storage.activity_pages import FoundRecords
 from tollkeeper.storage.database import Connection, Database
 
@@ -110,9 +110,9 @@ class Traffic:
         _check(time)
         async with self._database.autocommit() as connection:
             return TrafficReport(
-                steps=tuple(await traffic.count_by_step(connection, TrafficFilter(), time)),
-                backends=tuple(await traffic.sum_by_backend(connection, time)),
-                latency_counts=tuple(await traffic.count_latencies(connection, time)),
+                steps=tuple(await sums.count_by_step(connection, TrafficFilter(), time)),
+                backends=tuple(await sums.sum_by_backend(connection, time)),
+                latency_counts=tuple(await sums.count_latencies(connection, time)),
             )
 
     async def activity_page(
@@ -134,7 +134,7 @@ class Traffic:
         if not 1 <= limit <= PAGE_MAX:
             raise InvalidRequest(f"A page has 1 to {PAGE_MAX} entries.", param="limit")
         async with self._database.autocommit() as connection:
-            steps = await traffic.count_by_step(connection, traffic_filter, time)
+            steps = await sums.count_by_step(connection, traffic_filter, time)
             find = _find_in_steps if rare.policy_id is None else _find_judged
             found, searched_to = await find(
                 connection, traffic_filter, rare, time, before, sort, limit + 1
@@ -159,14 +159,21 @@ class Traffic:
         because their prices are unknown."""
         _check(time)
         async with self._database.autocommit() as connection:
-            cached = await traffic.sum_cached_tokens(connection, organization_id, time)
+            cached = await sums.read(
+                connection,
+                sums.CALLS,
+                sums.steps_of(time),
+                {"organization_id": organization_id},
+                by=("model",),
+                add=("cached_tokens",),
+            )
         prices = {model.id: model.pricing for model in self._catalog.catalog.models}
         return [
             CacheSaving(
                 model, tokens, tokens * (prices[model].prompt - prices[model].input_cache_read)
             )
-            for model, tokens in sorted(cached.items())
-            if model in prices
+            for model, tokens in cached
+            if tokens and model in prices
         ]
 
 
@@ -193,7 +200,7 @@ async def _find_in_steps(
     end = time.end if newest is None else min(time.end, (newest + 1) * STEP_S)
     searched_time = TimeRange(time.start, max(time.start, end))
     if rare.cost_picousd_min is None or traffic_filter.names_a_tenant:
-        steps = await traffic.find_steps(
+        steps = await sums.find_steps(
             connection,
             traffic_filter,
             searched_time,
@@ -227,12 +234,12 @@ async def _find_expensive_steps(
     """Returns the newest steps in which a call of any tenant cost at least `cost_picousd_min`, each
     with its number of records. Returns at least as many steps as one page searches, plus one if
     there are older steps."""
-    hours = await traffic.find_expensive_hours(connection, traffic_filter, time, cost_picousd_min)
+    hours = await sums.find_expensive_hours(connection, traffic_filter, time, cost_picousd_min)
     steps: list[tuple[int, int]] = []
     for start in range(0, len(hours), _HOURS_AT_ONCE):
         chunk = hours[start : start + _HOURS_AT_ONCE]
-        steps += await traffic.find_expensive_steps(
-            connection, traffic_filter, time, cost_picousd_min, chunk
+        steps += await sums.find_steps(
+            connection, traffic_filter, time, cost_picousd_min=cost_picousd_min, hours=chunk
         )
         # The first step does not count, because the previous page may already have shown its
         # records. Neither does the last step, which only shows that there are older steps.

@@ -23,9 +23,9 @@ from tollkeeper.domain.reports import (
 )
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.vault import Vault
-from tollkeeper.storage import costs, project_keys, projects
-from tollkeeper.storage.costs import Unsettled
+from tollkeeper.storage import project_keys, projects, sums
 from tollkeeper.storage.database import Connection, Database
+from tollkeeper.storage.sums import Unsettled
 
 _CURSOR = "cost-cursor"
 # The first day that is not reported yet, and the day after the last one, in days since 1970.
@@ -60,13 +60,12 @@ class Costs:
         month = datetime.fromtimestamp(now, UTC).replace(day=1)
         first_of_month = today - (datetime.fromtimestamp(now, UTC).date() - month.date()).days
         async with self._database.autocommit(organization_id) as connection:
-            rows = await costs.find_rows(
+            rows = await sums.find_costs(
                 connection,
                 organization_id,
                 DayRange(first=first_of_month, end=today + 1),
                 project_ids=[project_id],
                 api_key_ids=[key_id],
-                group_by=(),
             )
         return KeySpend(
             today_picousd=sum(row.amount_picousd for row in rows if row.day == today),
@@ -150,11 +149,11 @@ async def _read(
         # Count unsettled calls (of unknown cost) before reading the costs. Then a call that is
         # settled in between appears twice, as unsettled and as a cost, but is never missing
         # from both.
-        unsettled = await costs.sum_unsettled(
+        unsettled = await sums.sum_unsettled(
             connection, organization_id, days, project_ids=project_ids, api_key_ids=api_key_ids
         )
         limit = None if days.end <= days.first + 1 else _ROWS_MAX + 1
-        rows = await costs.find_rows(
+        rows = await sums.find_costs(
             connection,
             organization_id,
             days,

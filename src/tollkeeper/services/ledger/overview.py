@@ -12,7 +12,7 @@ from tollkeeper.domain.statements import model_of
 from tollkeeper.domain.views import Balance, ReasonTotal
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.ledger.open_holds import OpenHolds
-from tollkeeper.storage import money_totals, unsettled
+from tollkeeper.storage import money_totals, sums, unsettled
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.money_totals import LedgerVerification, MoneyTotals
 from tollkeeper.storage.unsettled import ALL_UNSETTLED
@@ -42,12 +42,14 @@ class LedgerOverview:
         self._open_holds = OpenHolds()
 
     async def ledger_overview(self) -> MoneyAtRisk:
+        today = self._clock() // DAY_S
         async with self._database.autocommit() as connection:
+            [[cost_today]] = await sums.read(
+                connection, sums.MONEY_OF_ALL, range(today, today + 1), {}, add=("amount",)
+            )
             return MoneyAtRisk(
                 totals=await money_totals.find_totals(connection),
-                cost_today_picousd=await money_totals.sum_cost_of_day(
-                    connection, self._clock() // DAY_S
-                ),
+                cost_today_picousd=cost_today,
                 unsettled=tuple(await unsettled.total_by_reason(connection, ALL_UNSETTLED)),
                 oldest_hold_s=await self._open_holds.oldest_age_s(connection),
                 verification=await money_totals.find_verification(connection),
@@ -56,7 +58,14 @@ class LedgerOverview:
     async def costs_by_organization(self, days: DayRange) -> dict[OrganizationId, dict[int, int]]:
         """Returns the cost of each organization by day. Days without costs are left out."""
         async with self._database.autocommit() as connection:
-            rows = await money_totals.find_costs_by_organization(connection, days.first, days.end)
+            rows = await sums.read(
+                connection,
+                sums.MONEY_OF_ALL,
+                days,
+                {},
+                by=("organization_id", "day"),
+                add=("amount",),
+            )
         found: dict[OrganizationId, dict[int, int]] = {}
         for organization_id, day, amount in rows:
             found.setdefault(organization_id, {})[day] = amount
@@ -66,7 +75,9 @@ class LedgerOverview:
         """Returns the cost of each model over all organizations. Models without costs are left
         out."""
         async with self._database.autocommit() as connection:
-            rows = await money_totals.find_costs_by_line_item(connection, days.first, days.end)
+            rows = await sums.read(
+                connection, sums.MONEY_OF_ALL, days, {}, by=("line_item",), add=("amount",)
+            )
         found: dict[str, int] = defaultdict(int)
         for line_item, amount in rows:
             found[model_of(line_item)] += amount
@@ -85,14 +96,12 @@ class LedgerOverview:
         if len(hours) > _HOURS_MAX:
             raise InvalidRequest(f"Costs by hour cover at most {_HOURS_MAX} hours.")
         async with self._database.autocommit(organization_id) as connection:
-            return dict(
-                await money_totals.find_costs_by_hour(
-                    connection,
-                    organization_id,
-                    hours,
-                    project_ids=project_ids,
-                    api_key_ids=api_key_ids,
-                )
+            return await sums.find_costs_by_hour(
+                connection,
+                organization_id,
+                hours,
+                project_ids=project_ids,
+                api_key_ids=api_key_ids,
             )
 
     async def credit_list(self) -> dict[OrganizationId, Balance]:

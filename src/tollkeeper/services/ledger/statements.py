@@ -3,11 +3,14 @@
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.months import Month
-from tollkeeper.domain.reports import DayRange
-from tollkeeper.domain.statements import Statement, charges_of
+from tollkeeper.domain.reports import DAY_S, TIME_MAX, DayRange
+from tollkeeper.domain.statements import ProjectCost, Statement, charges_of
 from tollkeeper.services.ledger.locked_account import no_organization
-from tollkeeper.storage import accounts, costs, ledger_months, statements
-from tollkeeper.storage.database import Database
+from tollkeeper.storage import accounts, ledger_months, projects, sums
+from tollkeeper.storage.database import Connection, Database
+
+# After every day that the ledger knows.
+_END_OF_DAYS = TIME_MAX // DAY_S
 
 
 class Statements:
@@ -29,11 +32,11 @@ class Statements:
             if balance is None:
                 raise no_organization(organization_id)
             days = DayRange(first=month.first_day, end=month.next.first_day)
-            charges = charges_of(await statements.find_costs(connection, organization_id, days))
-            later = await statements.sum_balance_changes_from(connection, organization_id, days.end)
+            charges = charges_of(await _project_costs(connection, organization_id, days))
+            later = await _balance_change(connection, organization_id, from_day=days.end)
             closing = balance.granted_picousd - balance.settled_picousd - later
-            grants = await statements.find_grant_totals(connection, organization_id, days)
-            unsettled = await costs.sum_unsettled(connection, organization_id, days)
+            grants = await accounts.find_grant_totals(connection, organization_id, days)
+            unsettled = await sums.sum_unsettled(connection, organization_id, days)
             granted = sum(grant.amount_picousd for grant in grants)
             return Statement(
                 organization_id,
@@ -45,7 +48,34 @@ class Statements:
                 charges=tuple(charge for charge in charges if charge.adjusts_day is None),
                 adjustments=tuple(charge for charge in charges if charge.adjusts_day is not None),
                 closing_picousd=closing,
-                final=await statements.read_open_day(connection) >= days.end,
+                final=await ledger_months.read_open_day(connection) >= days.end,
                 unsettled_calls=unsettled.calls,
                 unsettled_picousd=unsettled.hold_picousd,
             )
+
+
+async def _project_costs(
+    connection: Connection, organization_id: OrganizationId, days: DayRange
+) -> list[ProjectCost]:
+    found = await projects.find_all(connection, organization_id)
+    names = {project.id: project.name for project in found}
+    rows = await sums.read(
+        connection,
+        sums.MONEY,
+        days,
+        {"organization_id": organization_id},
+        by=("project_id", "line_item"),
+        add=("amount",),
+    )
+    return [ProjectCost(row[0], names[row[0]], *row[1:]) for row in rows]
+
+
+async def _balance_change(
+    connection: Connection, organization_id: OrganizationId, *, from_day: int
+) -> int:
+    days = DayRange(first=from_day, end=_END_OF_DAYS)
+    granted = await accounts.find_grant_totals(connection, organization_id, days)
+    [[charged]] = await sums.read(
+        connection, sums.MONEY, days, {"organization_id": organization_id}, add=("amount",)
+    )
+    return sum(grant.amount_picousd for grant in granted) - int(charged)

@@ -15,9 +15,9 @@ from tollkeeper.domain.reports import DAY_S, DayRange
 from tollkeeper.domain.usage import Usage
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.models import CurrentCatalog
-from tollkeeper.storage import judge_usage
+from tollkeeper.storage import rollups, sums
 from tollkeeper.storage.database import Database
-from tollkeeper.storage.judge_usage import JudgeUsage
+from tollkeeper.storage.rollups import JudgeUsage
 
 _ROWS_PER_TRANSACTION = 1000
 
@@ -73,7 +73,7 @@ class JudgeCosts:
         try:
             while unwritten:
                 async with self._database.transaction() as connection:
-                    await judge_usage.add(connection, unwritten[-_ROWS_PER_TRANSACTION:])
+                    await rollups.add_judge_usage(connection, unwritten[-_ROWS_PER_TRANSACTION:])
                 del unwritten[-_ROWS_PER_TRANSACTION:]
         finally:
             for used in unwritten:
@@ -91,4 +91,15 @@ class JudgeCosts:
     ) -> list[JudgeUsage]:
         """Returns the judge's usage for an organization on these days, by backend and model."""
         async with self._database.autocommit(organization_id) as connection:
-            return await judge_usage.find(connection, organization_id, days)
+            rows = await sums.read(
+                connection,
+                sums.USAGE,
+                days,
+                {"organization_id": organization_id},
+                by=("backend", "model"),
+                add=("first_day", *sums.USAGE_SUMS),
+            )
+        return [
+            JudgeUsage(organization_id, day, backend, model.removeprefix("judge/"), *used)
+            for backend, model, day, *used in rows
+        ]

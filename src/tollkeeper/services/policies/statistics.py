@@ -9,11 +9,25 @@ from tollkeeper.domain.policy import JudgeFormat
 from tollkeeper.domain.reports import DAY_S, DayRange
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.policies.drift import Drift, drift_of
-from tollkeeper.storage import drift, verdict_counts
+from tollkeeper.storage import drift, sums
 from tollkeeper.storage.database import Database
-from tollkeeper.storage.verdict_counts import ProbabilityCount, VerdictsOfDay
 
 _DAYS_MAX = 366
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictsOfDay:
+    day: int
+    asked: int
+    matched: int
+    # The number of verdicts without a probability.
+    unanswered: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProbabilityCount:
+    probability_basis_points: int
+    asked: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +54,24 @@ class PolicyStatistics:
         """Returns the report for the last `days` days, including today."""
         day_range = self._last_days(days)
         async with self._database.autocommit() as connection:
-            found, by_probability = await verdict_counts.count_of_policy(
-                connection, organization_id, policy_id, day_range
+            of_policy = {"organization_id": organization_id, "policy_id": policy_id}
+            by_day = await sums.read(
+                *(connection, sums.VERDICTS, day_range, of_policy),
+                by=("day",),
+                add=("asked", "matched", "unanswered"),
             )
-        counts_by_day = {counts.day: counts for counts in found}
+            by_probability = await sums.read(
+                *(connection, sums.VERDICTS, day_range, of_policy),
+                by=("probability_basis_points",),
+                add=("asked",),
+            )
+        counts_by_day = {row[0]: VerdictsOfDay(*row) for row in by_day}
         return PolicyReport(
             by_day=tuple(
                 counts_by_day.get(day, VerdictsOfDay(day, 0, 0, 0))
                 for day in range(day_range.first, day_range.end)
             ),
-            by_probability=tuple(by_probability),
+            by_probability=tuple(ProbabilityCount(*row) for row in by_probability if row[0] >= 0),
         )
 
     async def policy_counts(
@@ -58,9 +80,15 @@ class PolicyStatistics:
         """Returns, by policy id, the number of verdicts in the last `days` days and the number of
         matches among them."""
         async with self._database.autocommit() as connection:
-            return await verdict_counts.count_by_policy(
-                connection, organization_id, self._last_days(days)
+            rows = await sums.read(
+                connection,
+                sums.VERDICTS,
+                self._last_days(days),
+                {"organization_id": organization_id},
+                by=("policy_id",),
+                add=("asked", "matched"),
             )
+        return {policy_id: (asked, matched) for policy_id, asked, matched in rows}
 
     async def policy_drift(self, organization_id: OrganizationId, policy_id: str) -> Drift | None:
         """Returns how far the policy's values (calibrated probabilities) have moved since its

@@ -715,56 +715,25 @@ CREATE INDEX policy_verdicts_matched
 CREATE INDEX policy_verdicts_of_policy
     ON policy_verdicts (organization_id, policy_id, started_at, request_id);
 
--- Reports read these sums instead of the records. The statement that writes the records writes them.
+-- Reports read these sums instead of the records. The statement that writes the records writes them:
+-- by key and five minutes for tenants, and by replica, five minutes and hour for all organizations.
 CREATE TABLE traffic (
+    -- All zeros, as project and key: the calls of all organizations.
     organization_id    uuid NOT NULL,
-    -- Steps of 300 seconds since the epoch.
+    -- 1, or 12 for an hour.
+    steps              integer NOT NULL,
+    -- The first of the steps, which have 300 seconds each, since the epoch.
     step               integer NOT NULL,
     project_id         uuid NOT NULL,
     api_key_id         uuid NOT NULL,
     model              text NOT NULL,
+    -- Empty for a tenant, and where the call reached no backend.
+    backend            text NOT NULL,
+    replica            text NOT NULL,
     status             integer NOT NULL,
     requests           bigint NOT NULL,
-    prompt_tokens      bigint NOT NULL,
-    completion_tokens  bigint NOT NULL,
-    cached_tokens      bigint NOT NULL,
-    cost_max           picousd NOT NULL DEFAULT 0,
     -- How many of the requests have no record of their own.
-    repeated           bigint NOT NULL DEFAULT 0,
-    PRIMARY KEY (organization_id, step, project_id, api_key_id, model, status)
-) WITH (fillfactor = 70);
-CREATE INDEX traffic_in_time ON traffic USING brin (step);
-
-CREATE TABLE traffic_by_hour (
-    -- The first step of the hour.
-    step               integer NOT NULL CHECK (step % 12 = 0),
-    model              text NOT NULL,
-    backend            text NOT NULL,
-    replica            text NOT NULL,
-    status             integer NOT NULL,
-    requests           bigint NOT NULL,
-    prompt_tokens      bigint NOT NULL,
-    completion_tokens  bigint NOT NULL,
-    cached_tokens      bigint NOT NULL,
-    duration_ms        bigint NOT NULL,
-    first_pieces       bigint NOT NULL,
-    first_piece_ms     bigint NOT NULL,
-    streamed_tokens    bigint NOT NULL,
-    streaming_ms       bigint NOT NULL,
-    -- The dearest of so many of the calls.
-    cost_max           picousd NOT NULL DEFAULT 0,
-    costed_requests    bigint NOT NULL DEFAULT 0,
-    PRIMARY KEY (step, model, backend, replica, status)
-) WITH (fillfactor = 70);
-
-CREATE TABLE traffic_by_backend (
-    step               integer NOT NULL,
-    model              text NOT NULL,
-    -- Empty where the call reached no backend.
-    backend            text NOT NULL,
-    replica            text NOT NULL,
-    status             integer NOT NULL,
-    requests           bigint NOT NULL,
+    repeated           bigint NOT NULL,
     prompt_tokens      bigint NOT NULL,
     completion_tokens  bigint NOT NULL,
     cached_tokens      bigint NOT NULL,
@@ -775,10 +744,11 @@ CREATE TABLE traffic_by_backend (
     first_piece_ms     bigint NOT NULL,
     streamed_tokens    bigint NOT NULL,
     streaming_ms       bigint NOT NULL,
-    cost_max           picousd NOT NULL DEFAULT 0,
-    repeated           bigint NOT NULL DEFAULT 0,
-    PRIMARY KEY (step, model, backend, replica, status)
+    cost_max           picousd NOT NULL,
+    PRIMARY KEY (organization_id, steps, step, project_id, api_key_id, model, backend, replica,
+        status)
 ) WITH (fillfactor = 70);
+CREATE INDEX traffic_in_time ON traffic USING brin (step);
 
 CREATE TABLE traffic_latency (
     step      integer NOT NULL,
@@ -805,48 +775,32 @@ CREATE TABLE verdict_counts (
     PRIMARY KEY (organization_id, policy_id, day, version, direction, probability_basis_points)
 ) WITH (fillfactor = 70);
 
+-- What providers may charge for, by UTC day. It's never deleted, because bills come late.
 CREATE TABLE backend_usage (
-    backend             text NOT NULL,
-    model               text NOT NULL,
-    -- The UTC day on which the call began, counted since 1970-01-01.
+    -- Whose policies a judge answered for. All zeros: calls of all organizations, or an operator who
+    -- tried a rule.
+    organization_id     uuid NOT NULL,
+    -- Counted since 1970-01-01: the day on which the call began, or the question was asked.
     day                 integer NOT NULL,
-    -- Calls that the backend may have charged for: settled, or unsettled when they ended.
+    backend             text NOT NULL,
+    -- For a question to a judge: "judge/", and the model as the backend calls it.
+    model               text NOT NULL,
+    -- Calls that the backend may have charged for (settled, or unsettled when they ended), or questions.
     requests            bigint NOT NULL,
-    -- Of these, those whose cost was not known when they ended. Their cost is not in the sums.
+    -- Of these, those whose cost was not known when they ended, and questions whose tokens are not
+    -- known. They are not in the sums.
     unsettled_requests  bigint NOT NULL,
-    -- Of these, those that were charged by our own count.
-    estimated_requests  bigint NOT NULL,
     input_tokens        bigint NOT NULL,
     cached_tokens       bigint NOT NULL,
     cache_write_tokens  bigint NOT NULL,
     output_tokens       bigint NOT NULL,
+    -- Of a judge: by the prices that the catalogue has for the same model of the same backend.
     cost                picousd NOT NULL,
-    -- The sum of the backend's own prices, for the calls in which it reported one.
+    -- The sum of the backend's own prices, where it reported one.
     reported_cost       picousd NOT NULL,
-    PRIMARY KEY (backend, model, day)
-);
-
-CREATE TABLE judge_usage (
-    -- All zeros: an operator who tried a rule.
-    organization_id       uuid NOT NULL,
-    -- Counted since 1970-01-01.
-    day                   integer NOT NULL,
-    backend               text NOT NULL,
-    -- As the backend calls it.
-    model                 text NOT NULL,
-    questions             bigint NOT NULL,
-    -- Of these, those whose tokens are not known. They are not in the sums.
-    unreported_questions  bigint NOT NULL,
-    input_tokens          bigint NOT NULL,
-    cached_tokens         bigint NOT NULL,
-    cache_write_tokens    bigint NOT NULL,
-    output_tokens         bigint NOT NULL,
-    -- By the prices that the catalogue has for the same model of the same backend.
-    cost                  picousd NOT NULL,
-    -- The sum of the backend's own prices, for the questions in which it reported one.
-    reported_cost         picousd NOT NULL,
     PRIMARY KEY (organization_id, day, backend, model)
 );
+CREATE INDEX backend_usage_of_backend ON backend_usage (backend, day);
 
 CREATE TABLE audit (
     organization_id  uuid NOT NULL,
