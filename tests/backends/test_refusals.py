@@ -75,7 +75,9 @@ ACCOUNT_REFUSALS = [
     {"type": "invalid_request_error", "message": NO_CREDIT},
     {"type": "invalid_request_error", "message": LIMIT % ""},
     {"type": "invalid_request_error", "message": LIMIT % "workspace "},
+    {"type": "invalid_request_error", "message": "This organization has been disabled."},
     {"type": "Arrearage", "code": "Arrearage", "message": "Is your account overdue?"},
+    {"code": "billing_hard_limit_reached", "message": "Billing hard limit has been reached"},
 ]
 
 
@@ -94,7 +96,7 @@ async def test_a_refusal_of_the_operators_account(error: dict[str, str], streame
 
 def test_a_refusal_of_the_operators_account_with_status_200() -> None:
     for error in ACCOUNT_REFUSALS:
-        failure = refusal_record({"code": 400, **error}, secrets=())
+        failure = refusal_record({**error, "code": error.get("code", 400)}, secrets=())
         assert type(failure) is BackendFailed
         assert not failure.may_be_client_fault
         assert error["message"] not in (failure.message, failure.reason)

@@ -168,6 +168,24 @@ PROVIDER_BUGS = {
         '_ACCOUNT_MESSAGES.search(error_message(body, secrets) or "")',
         ("backends/test_refusals.py",),
     ),
+    "an operator's billing limit is the client's fault": Bug(
+        "_content_refusal",
+        'error.get("code") in _ACCOUNT_CODES',
+        "False",
+        ("backends/test_refusals.py",),
+    ),
+    "the hidden prompt of Grok at Azure is not held": Bug(
+        "presets:hidden_prompt_tokens",
+        "max(by_name, preset.hidden_prompt_tokens)",
+        "preset.hidden_prompt_tokens",
+        ("backends/test_presets.py",),
+    ),
+    "the texts of Bedrock's streams are delivered twice": Bug(
+        "_by_stream_index",
+        "not written or set(streamed) <= set(written)",
+        "True",
+        ("backends/responses/test_answer.py",),
+    ),
     "searches of a paused answer are not held": Bug(
         "prompt_size:_web_searches",
         "allowed + _searches_to_continue(prompt)",

@@ -74,13 +74,14 @@ _REJECTED = frozenset(
     }
 )
 # Providers also answer 400 if the operator's account may not make any call. Anthropic says so only in
-# the message, DashScope has a code. The pattern matches only the beginning of a message, because a
+# the message, DashScope and OpenAI have a code. The pattern matches only the beginning of a message, because a
 # later part may quote the request: no client must be able to count a refusal against the backend.
 _ACCOUNT_MESSAGES = re.compile(
-    r"your credit balance is too low|you have reached your specified [a-z ]{0,20}usage limits",
+    r"your credit balance is too low|you have reached your specified [a-z ]{0,20}usage limits"
+    r"|this organization has been disabled",
     re.IGNORECASE,
 )
-_ACCOUNT_CODES = ("Arrearage",)
+_ACCOUNT_CODES = ("Arrearage", "billing_hard_limit_reached")
 # llama.cpp's type of error for a prompt that is longer than the context.
 _CONTEXT_EXCEEDED = "exceed_context_size_error"
 _RATE_LIMITED = "rate_limit_exceeded"
@@ -152,8 +153,8 @@ def _content_refusal(body: Any, secrets: tuple[str, ...]) -> TollkeeperError:
         or _ACCOUNT_MESSAGES.match(error_message(body, secrets) or "")
     ):
         return BackendFailed(
-            reason="The provider refuses the account of the gateway's key: it is out of credit, or"
-            " has reached its spend limit."
+            reason="The provider refuses the account of the gateway's key: it is out of credit,"
+            " over its spend limit, or disabled."
         )
     if isinstance(error, dict) and error.get("type") == _CONTEXT_EXCEEDED:
         return ProviderRejected(_context_exceeded(error))
