@@ -69,6 +69,12 @@ PROVIDER_BUGS = {
         "tab.has_ended_early",
         _BILLED_TO_END_TESTS,
     ),
+    "an answer that is billed to its end is booked as far as it came before a silence": Bug(
+        "_STOPS_READING",
+        "PolicyDenied, Unavailable, DeadlineExceeded",
+        "PolicyDenied, Unavailable",
+        _BILLED_TO_END_TESTS,
+    ),
     "an answer that is billed to its end is booked as far as a stopping gateway has read it": Bug(
         "Tab.has_ended_early",
         "return self.alarm.now() >= limit",

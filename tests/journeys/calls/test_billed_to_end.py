@@ -114,6 +114,17 @@ async def test_an_answer_that_a_stopping_gateway_leaves(data_dir: Path, conninfo
         assert (entry.status, entry.cost) == ("unsettled", 0)
 
 
+async def test_an_answer_whose_provider_is_silent_for_too_long(
+    data_dir: Path, conninfo: str
+) -> None:
+    """The gateway closes the connection, but the provider may go on."""
+    backend = {**_BACKEND, "idle_timeout_s": 0.3}
+    async with answering_gateway(data_dir, conninfo, backend=backend) as impatient:
+        impatient.upstream.play(PausedAnswer().verb())
+        entry = await impatient.entry_of(await impatient.chat(stream=True))
+        assert (entry.status, entry.cost) == ("unsettled", 0)
+
+
 @pytest.fixture(scope="module")
 async def segmenting(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGateway]:
     """Starts a gateway that judges a streamed answer after every six characters."""
