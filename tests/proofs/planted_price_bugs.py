@@ -264,6 +264,12 @@ PRICE_BUGS = {
         "pass",
         ("journeys/calls/test_bursts.py",),
     ),
+    "after any excess, every call is expected to fill the context": Bug(
+        "Admission.hold",
+        "overage_max = max(overage_max, observed)",
+        "overage_max = max(overage_max, cost_max - amount)",
+        ("proofs/test_simulation.py",),
+    ),
     "an excess is noted only in the memory of its process": Bug(
         "LedgerStore.resolve_all",
         "statements.append(excesses.note_statement(noted))",
@@ -275,6 +281,12 @@ PRICE_BUGS = {
         "self.excesses.note(excess)",
         "asyncio.get_running_loop().call_soon(self.excesses.note, excess)",
         ("proofs/test_simulation.py",),
+    ),
+    "a gateway reads only once what others have observed": Bug(
+        "Upkeep.chores",
+        "(_EXCESSES_INTERVAL_S, self.load_excesses)",
+        "(_EXCESSES_INTERVAL_S, self.send_heartbeat)",
+        ("services/test_upkeep.py",),
     ),
     "an excess is lost to a load in progress": Bug(
         "Excesses._load",

@@ -191,11 +191,11 @@ class History:
             if not process.store.killed:
                 self.observed.turned_away.add(reservation_id)
             if isinstance(exc, TollkeeperError):
-                self._check_refusal(process, exc)
+                self._check_refusal(exc)
                 return
             raise
         assert tab.hold is not None
-        assert tab.hold.overage_max_picousd >= overage_of(known, tab.hold, tab.plan, now)
+        self._check_overage(process, tab, known, now)
         self.observed.dispatched.add(reservation_id)
         crashed = self.database.counted.crashes > before
         assert crashed or reservation_id in self.database.books.reservations
@@ -292,11 +292,21 @@ class History:
 
     # The methods below check refusals, and the ledger at the end of the history.
 
-    def _check_refusal(self, process: Process, error: TollkeeperError) -> None:
-        """Checks that a call whose hold the credit covers is refused only for a reason to expect that it
-        costs more."""
+    def _check_overage(self, process: Process, tab: Tab, known: Sequence[Excess], now: int) -> None:
+        """Checks that as much overage is expected of the call as there is a reason to expect, by what
+        the process knew before, and not more than that, by what it knows now."""
+        assert tab.hold is not None
+        expected = tab.hold.overage_max_picousd
+        assert expected >= overage_of(known, tab.hold, tab.plan, now)
+        if self.model is MODEL:
+            known_now = (*known, *process.ledger.excesses.of(MODEL.id))
+            assert expected <= overage_of(known_now, tab.hold, tab.plan, now)
+
+    def _check_refusal(self, error: TollkeeperError) -> None:
+        """Checks that a call whose hold the credit covers is refused only for a reason to expect that it,
+        or another call in flight, costs more. Another process may know of the reason first."""
         if "overage bound" in error.message:
-            assert self.model is DECLARED_MODEL or process.ledger.excesses.of(MODEL.id)
+            assert self.model is DECLARED_MODEL or self.database.books.excesses
 
     def _check(self) -> None:
         books, observed = self.database.books, self.observed

@@ -74,6 +74,25 @@ async def test_a_serving_process_proves_its_life_and_keeps_the_days(
     await _eventually(books, "SELECT count(*) FROM pg_class WHERE relname = %s", rows[0][0], 1)
 
 
+async def test_what_other_processes_observed_is_read_again_and_again(
+    books: Books, chores: _Chores
+) -> None:
+    """Otherwise each gateway would have to pay for a burst of its own."""
+    chores.start()
+    await books.services.excesses.load_first()
+    model = f"example/{uuid4()}"
+    await books.sql(
+        "INSERT INTO observed_excesses VALUES (%s, 'b', current_date, 1, 2, now())", model
+    )
+    async with asyncio.timeout(20):
+        while not books.services.excesses.of(model):
+            await asyncio.sleep(0.02)
+    await books.sql("DELETE FROM observed_excesses WHERE model = %s", model)
+    async with asyncio.timeout(20):
+        while books.services.excesses.of(model):
+            await asyncio.sleep(0.02)
+
+
 async def test_a_dead_process_is_found_by_a_steady_one(books: Books, chores: _Chores) -> None:
     hold = await books.hold(2 * USD)
     dead = uuid4()

@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.api.http.raw_http import ask
 from tests.support.gateway import Gateway, Tenant, assert_error, idempotency_key, running_gateway
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.keys import key_digest
@@ -68,6 +69,36 @@ async def test_unusable_key(gateway: Gateway, tenant: Tenant, creation: str, key
     ]
     answer = await gateway.client.post(path, json=body, headers=headers)
     assert_error(answer, 400, "invalid_request", _KEY)
+
+
+@pytest.mark.parametrize(
+    ("key", "param"),
+    [
+        (b"!      ~", None),
+        (bytes(range(0x21, 0x7F)), None),
+        # HTTP drops the blanks, so seven characters are left.
+        (b"  1234567  ", _KEY),
+        (b"1234567\x80", _KEY),
+        # Not allowed in any header.
+        (b"1234567\x7f", ""),
+        (b"1234567\x1f", ""),
+    ],
+)
+async def test_printable_is_ascii_without_control_characters(
+    gateway: Gateway, tenant: Tenant, key: bytes, param: str | None
+) -> None:
+    path, body = _CREATIONS["policy"](tenant)
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {tenant.admin_key}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(json.dumps(body))}\r\n"
+    )
+    answer = await ask(
+        gateway, head.encode() + b"%b: %b\r\n\r\n" % (_KEY.encode(), key), json.dumps(body).encode()
+    )
+    if param is None:
+        assert answer.status == 200
+    else:
+        assert (answer.status, answer.json()["error"]["param"]) == (400, param or None)
 
 
 @both_creations
