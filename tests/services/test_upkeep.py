@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from tests.support.books import USD, Books
+from tests.support.scripted_gateway import eventually
 from tests.support.tables import each
 from tollkeeper.bootstrap.services import unsettled_rule
 from tollkeeper.domain.errors import Unavailable
@@ -84,13 +85,9 @@ async def test_what_other_processes_observed_is_read_again_and_again(
     await books.sql(
         "INSERT INTO observed_excesses VALUES (%s, 'b', current_date, 1, 2, now())", model
     )
-    async with asyncio.timeout(20):
-        while not books.services.excesses.of(model):
-            await asyncio.sleep(0.02)
+    await eventually(lambda: bool(books.services.excesses.of(model)))
     await books.sql("DELETE FROM observed_excesses WHERE model = %s", model)
-    async with asyncio.timeout(20):
-        while books.services.excesses.of(model):
-            await asyncio.sleep(0.02)
+    await eventually(lambda: not books.services.excesses.of(model))
 
 
 async def test_a_dead_process_is_found_by_a_steady_one(books: Books, chores: _Chores) -> None:
