@@ -1,5 +1,4 @@
-"""Defines permissions, the kinds and statuses of API keys, and callers. A caller describes the
-authenticated key of a request."""
+"""Permissions, API keys and the callers that they identify."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,13 +25,13 @@ class Permission(StrEnum):
     ADMIN_API_KEYS_REVOKE = "admin_api_keys:revoke"
 
 
-# The permissions that project keys can have. All other permissions are for admin keys.
+# All other permissions are for admin keys.
 PROJECT_KEY_PERMISSIONS = frozenset({Permission.INFERENCE_WRITE, Permission.MODELS_READ})
 ADMIN_PERMISSIONS = frozenset(Permission) - PROJECT_KEY_PERMISSIONS
 
 
 class KeyKind(StrEnum):
-    """Lists the kinds of keys. Each kind has its own prefix, database table and HTTP routes."""
+    """Each has its own prefix, database table and HTTP routes."""
 
     PROJECT = "project"
     ADMIN = "admin"
@@ -46,9 +45,8 @@ class KeyStatus(StrEnum):
 
 
 def key_status(*, revoked: bool, suspended: bool, expires_at: int | None, now: int) -> KeyStatus:
-    """Returns the status of a key. If several statuses apply, returns the most permanent one: a
-    revocation is final, an expiry depends only on the clock, and an operator can end a
-    suspension."""
+    """The most permanent status wins: a revocation is final, an expiry only depends on the clock, and an
+    operator can end a suspension."""
     if revoked:
         return KeyStatus.REVOKED
     if expires_at is not None and expires_at <= now:
@@ -60,8 +58,6 @@ def key_status(*, revoked: bool, suspended: bool, expires_at: int | None, now: i
 
 @dataclass(frozen=True, slots=True)
 class AdminCaller:
-    """Describes an active admin key of an organization."""
-
     organization_id: OrganizationId
     key_id: KeyId
     permissions: frozenset[str]
@@ -69,14 +65,11 @@ class AdminCaller:
 
 @dataclass(frozen=True, slots=True)
 class ProjectCaller:
-    """Describes an active project key."""
-
     organization_id: OrganizationId
     project_id: ProjectId
     key_id: KeyId
     permissions: frozenset[str]
-    # The model lists of the key and of its project at the time of authentication. Admission reads
-    # both lists again.
+    # As of authentication; admission reads both lists again.
     model_lists: tuple[tuple[str, ...], ...] = ()
 
     def may_use(self, model_id: str) -> bool:

@@ -1,5 +1,4 @@
-"""Defines the activity record of an inference request. The record contains no text of the prompt or
-the answer."""
+"""The activity record of an inference request, which has no text of the prompt or the answer."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -11,10 +10,9 @@ from tollkeeper.domain.prompt import FreeObject
 
 
 class VerdictRecord(msgspec.Struct, frozen=True, gc=False):
-    """Records one policy's verdict (result) on the request or the answer of a call. The judge is
-    the model that answers policy questions. `probability_basis_points` is the policy's value, which
-    is a score if the policy is not calibrated. It is None if the judge gave no score, or if the
-    judge read only a part of the text and that part did not match."""
+    """One policy's verdict on a call's request or answer. `probability_basis_points` is a score if the policy
+    isn't calibrated, and None if the judge gave none, or read only a part of the text and that part didn't
+    match."""
 
     policy_id: str
     version: int
@@ -25,20 +23,17 @@ class VerdictRecord(msgspec.Struct, frozen=True, gc=False):
     matched: bool
     duration_ms: int
     judged_at_ms: int
-    # The kinds of content in the call that no judge can read, such as "image".
+    # What no judge can read, such as "image".
     unread: tuple[str, ...] = ()
-    # The score of the first judge; None if no first judge is configured or it gave no score. If
-    # this score rules out a match, the main judge is not asked, and `probability_basis_points` is
-    # this score too.
+    # None without a first judge's score. If this score rules out a match, the main judge isn't asked, and
+    # `probability_basis_points` is this score too.
     first_basis_points: int | None = None
 
 
 class ActivityRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Describes one inference request that has ended. If requests are rejected for the same reason
-    within a short time, the first rejection has its own record, and one more record stands for all
-    others. That record has the data of the last rejection and the mean duration. The database row is
-    created from the record. Metrics and log lines are created from the same values as columns
-    (`RecordColumns`)."""
+    """One inference request that has ended. Of requests rejected for the same reason within a short time, the
+    first has its own record and one more stands for all others, with the data of the last one and the mean
+    duration."""
 
     request_id: str
     organization_id: OrganizationId
@@ -50,11 +45,9 @@ class ActivityRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     streamed: bool
     started_at_ms: int
     duration_us: int
-    # The time until the first events of the answer arrived from the backend; None if none arrived.
+    # None if no event of an answer arrived.
     first_piece_us: int | None
-    # The status that the client received.
     status: int
-    # The error code if the call was rejected or failed.
     error_code: str | None
     finish: str | None
     estimated: bool
@@ -62,13 +55,12 @@ class ActivityRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     cost_picousd: int | None
     # "settled", "released" or "unsettled"; "none" if the call has no reservation
     settlement: str
-    # None if the call was not sent to a backend, for example because a policy denied it.
+    # None if the call wasn't sent, for example because a policy denied it.
     backend: str | None
-    # None if no replica answered.
     replica: str | None
     # The model's first backend in the catalogue.
     declared_backend: str = ""
-    # The charged usage. None if the call was not settled, or was charged only for its verdicts.
+    # The charged usage; None if the call wasn't settled, or only its verdicts were charged.
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
@@ -83,19 +75,17 @@ class ActivityRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     # The backend's last usage report, unchanged, and the price that the backend states.
     reported_usage: FreeObject | None = None
     reported_cost_picousd: int | None = None
-    # The time until the call was sent to its backend, the time that the backend took, and the time
-    # that the gateway itself took (without backend and judge). All are None if the call was not
-    # sent.
+    # Until the call was sent, then the backend's time, and the gateway's own without backend and judge. None
+    # if the call wasn't sent.
     dispatched_us: int | None = None
     upstream_us: int | None = None
     overhead_us: int | None = None
-    # The field that the error names, and the error's message without text of the request.
+    # Without text of the request.
     error_param: str | None = None
     error_message: str | None = None
-    # The number of requests that this record stands for. Only a record of repeated rejections
-    # stands for more than one request.
+    # More than one only for repeated rejections.
     requests: int = 1
 
 
-# The values of many records, by field. Work on columns can run in C.
+# Many records by field, because work on columns can run in C.
 RecordColumns: TypeAlias = Mapping[str, Sequence[Any]]

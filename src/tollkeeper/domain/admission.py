@@ -1,13 +1,8 @@
-"""Decides whether calls are admitted. Checks key, project, model, credit, caps, rate and
-concurrency.
+"""Decides whether calls are admitted: key, project, model, credit, caps, rate and concurrency.
 
-An admitted call gets a hold: its highest possible cost is subtracted from the organization's
-available credit before the call is sent. A call may cost more than its hold; the excess is overage.
-A call whose cost stays unknown is unsettled, and its hold stays reserved.
-
-An `AccountBatch` gets the state of one organization's account, which a transaction has locked, and
-decides on a batch of requests, one after the other. Then it returns the new state. A rejected request
-takes no credit and counts toward no limit. `decide` does this as a pure function.
+An `AccountBatch` gets the state of one organization's account, which a transaction has locked, and decides on
+requests one after the other. A rejected request takes no credit and counts toward no limit. `decide` does
+this as a pure function.
 """
 
 from collections.abc import Sequence
@@ -26,8 +21,8 @@ from tollkeeper.domain.errors import RETRY_AFTER_S_MAX
 from tollkeeper.domain.policy_set import PolicySet
 from tollkeeper.domain.spend import Fold, FoldKind, Spend
 
-# A project's rate bucket counts units. One request takes 60 million units, so a limit of one
-# request per minute adds exactly one unit per microsecond, and all counts are integers.
+# One request takes 60 million units, so a limit of one request per minute adds exactly one unit per
+# microsecond, and all counts are integers.
 RATE_UNITS_PER_REQUEST = 60_000_000
 _US_PER_S = 1_000_000
 _US_PER_MINUTE = 60 * _US_PER_S
@@ -36,8 +31,7 @@ _hold_amount = attrgetter("hold_picousd")
 
 @dataclass(frozen=True, slots=True)
 class DefaultLimits:
-    """Contains the default limits, for projects and organizations without limits of their own. An
-    overage bound of None means no bound."""
+    """For projects and organizations without limits of their own. An overage bound of None means none."""
 
     requests_per_minute: int
     concurrency: int
@@ -45,52 +39,45 @@ class DefaultLimits:
 
 
 class ProjectState(msgspec.Struct, frozen=True, gc=False):
-    """Contains one project's counters and limits, as a transaction reads them."""
-
     spend: Spend
     archived: bool
-    # The number of open holds, which are neither resolved nor unsettled.
+    # Neither resolved nor unsettled.
     live_holds: int
     concurrency: int
     requests_per_minute: int
-    # The content of the rate bucket at the time `rate_at_us`.
+    # At the time `rate_at_us`.
     rate_units: int
     rate_at_us: int
-    # The models that the project's calls may use; empty means every model.
+    # Empty: every model.
     models: tuple[str, ...] = ()
 
 
 class AccountState(msgspec.Struct, frozen=True):
-    """Contains one organization's account with its projects and keys, as a transaction reads it."""
+    """One account with those of its projects and keys that a transaction has read."""
 
     available_picousd: int
-    # The sum of all overage so far. Only overage, refunds and disputes can make `available_picousd`
-    # negative.
+    # Only overage, refunds and disputes can make `available_picousd` negative.
     overage_picousd: int
     spend: Spend
     projects: dict[ProjectId, ProjectState]
     keys: dict[KeyId, KeyStatus]
-    # The overage bound: overage may bring the balance down to minus this amount; None means no
-    # bound.
+    # Overage may bring the balance down to minus this amount.
     overage_bound_picousd: int | None = None
-    # The highest possible overage of all calls in flight together.
+    # The highest that all calls in flight can cause together.
     overage_in_flight_picousd: int = 0
-    # Whether the balance was below minus the overage bound at an earlier admission. Only an
-    # operator can clear this flag.
+    # The balance was below minus the overage bound at an earlier admission. Only an operator can clear this.
     stopped: bool = False
-    # Whether the organization, or one of its projects or keys, has a cap.
+    # The organization, or one of its projects or keys, has a cap.
     is_capped: bool = False
-    # The caps of the organization, of the loaded projects and of the loaded keys, as of now.
+    # Those of the organization and of the loaded projects and keys.
     caps: dict[CapKey, CapCounter] = {}
-    # For each rotated key: the first key in its chain of rotations. The rotated key shares the caps
-    # of the first key.
+    # A rotated key shares the caps of the first key in its chain.
     first_keys: dict[KeyId, KeyId] = {}
-    # For each key with a model list: the models that its calls may use.
     key_models: dict[KeyId, tuple[str, ...]] = {}
 
     @property
     def balance_picousd(self) -> int:
-        """Returns the granted amount that is not spent, including held and unsettled amounts."""
+        """What was granted and isn't spent, including held and unsettled amounts."""
         spend = self.spend
         return self.available_picousd + spend.held_picousd + spend.unsettled_picousd
 
@@ -100,11 +87,10 @@ class AccountState(msgspec.Struct, frozen=True):
         return bound is not None and self.balance_picousd < -bound
 
     def folded(self, fold: Fold) -> "AccountState":
-        """Returns the state after a fold, which sums up holds of one project that were resolved or
-        became unsettled."""
+        """A fold sums up holds of one project that were resolved or became unsettled."""
         project = self.projects[fold.project_id]
-        # A hold is no longer open when it becomes unsettled, so its later resolution must not
-        # reduce `live_holds` again.
+        # A hold stops being open when it becomes unsettled, so its resolution mustn't reduce `live_holds`
+        # again.
         ended_holds = 0 if fold.was_unsettled else fold.count
         refund = 0
         if fold.kind is FoldKind.RESOLVED:
@@ -114,7 +100,7 @@ class AccountState(msgspec.Struct, frozen=True):
             spend=project.spend.folded(fold),
             live_holds=project.live_holds - ended_holds,
         )
-        # If a hold was unsettled, `overage_in_flight_picousd` no longer contains its overage.
+        # It left `overage_in_flight_picousd` when it became unsettled.
         ended_overage = 0 if fold.was_unsettled else fold.overage_max_picousd
         return replace(
             self,
@@ -127,12 +113,9 @@ class AccountState(msgspec.Struct, frozen=True):
 
 
 class AdmissionRequest(msgspec.Struct, frozen=True, gc=False):
-    """Contains the fields of a hold on which its admission depends."""
-
     project_id: ProjectId
     key_id: KeyId
     hold_picousd: int
-    # The highest possible overage of the call.
     overage_max_picousd: int = 0
     model: str = ""
 
@@ -155,8 +138,8 @@ class Refusal(StrEnum):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Contains the decision on one request. If `refusal` is None, the request is admitted.
-    Otherwise the fields describe the state that the refusing check has read."""
+    """Without a `refusal` the request is admitted. Otherwise the fields show what the refusing check has
+    read."""
 
     refusal: Refusal | None = None
     key_status: KeyStatus | None = None
@@ -164,42 +147,34 @@ class Decision(msgspec.Struct, frozen=True):
     available_picousd: int = 0
     held_picousd: int = 0
     spent_picousd: int = 0
-    # The limit that the request exceeds: an amount in picousd, requests per minute, or concurrent
-    # calls.
+    # In picousd, requests per minute or concurrent calls.
     limit: int = 0
-    # If a cap refused: the kind of its period, and the start of the next period in seconds since
-    # 1970.
+    # If a cap refused: its period, and when the next one starts (Unix seconds).
     period: CapPeriod | None = None
     resets_at: int | None = None
     # None if a retry cannot succeed soon.
     retry_after_s: int | None = None
-    # If the rate limit refused: the time after which the project may send its next request.
+    # If the rate refused: until the project may send again.
     wait_us: int = 0
-    # The organization's policies at the time of admission; None if it has no policies.
     policies: PolicySet | None = None
 
 
 ADMITTED = Decision()
-# The organization, the project or the key does not exist.
+# The organization, the project or the key doesn't exist.
 REFUSED_AS_UNKNOWN = Decision(Refusal.KEY_NOT_ACTIVE)
 
 
 class _BatchProject:
-    """Contains a project, and counts the calls of a batch that were admitted for it."""
-
     def __init__(self, state: ProjectState, batch: "AccountBatch[Any]", now_us: int) -> None:
         account = batch.state
-        # The state before the batch.
         self.state = state
         self._rate_units, self._rate_at_us = _refill_rate(state, now_us)
-        # Whether some calls may be refused because the project is archived, because of a list of
-        # allowed models, or because the organization is stopped.
+        # An archived project, a list of allowed models or a stopped organization may refuse some calls.
         self.is_restricted = (
             batch.stopped or state.archived or bool(state.models or account.key_models)
         )
-        # Whether a cap of the organization, the project or a key may apply.
         self.has_caps = bool(batch.caps)
-        # The number of calls that rate and concurrency allow.
+        # What rate and concurrency allow.
         self.calls_max = min(
             self._rate_units // RATE_UNITS_PER_REQUEST, state.concurrency - state.live_holds
         )
@@ -208,7 +183,6 @@ class _BatchProject:
 
     @property
     def after(self) -> ProjectState:
-        """Returns the state after the calls that were admitted so far."""
         return replace(
             self.state,
             spend=self.state.spend.with_hold(self.held),
@@ -219,17 +193,14 @@ class _BatchProject:
 
 
 class AccountBatch(Generic[R]):
-    """Decides on requests of one organization, one after the other."""
-
     def __init__(self, state: AccountState, *, now_us: int) -> None:
-        # The state before the batch.
         self.state = state
         self.stopped = state.stopped or state.is_below_bound
         self.caps = {**state.caps}
         self._available = state.available_picousd
         self._overage_bound = state.overage_bound_picousd
         self._overage_in_flight = state.overage_in_flight_picousd
-        # The ids of projects and keys are integers, which hash faster than UUIDs.
+        # Integers hash faster than UUIDs.
         self._projects = {
             project_id.int: _BatchProject(project, self, now_us)
             for project_id, project in state.projects.items()
@@ -240,12 +211,11 @@ class AccountBatch(Generic[R]):
         self.admitted: list[R] = []
 
     def decide(self, request: R) -> Decision:
-        """Decides on the next request, and counts it if it is admitted."""
         amount, overage = request.hold_picousd, request.overage_max_picousd
         assert amount >= 0
         project = self._projects.get(request.project_id.int)
         if project is None:
-            # A key without an existing project is reported as unknown, even if the key is active.
+            # Without an existing project even an active key is unknown.
             return REFUSED_AS_UNKNOWN
         if request.key_id.int not in self._active_keys:
             status = self.state.keys.get(request.key_id)
@@ -254,13 +224,12 @@ class AccountBatch(Generic[R]):
             refused = self._refuse_by_restrictions(project.state, request)
             if refused is not None:
                 return refused
-        # Checks credit and caps before rate and concurrency, because an operator may have to raise
-        # them. Rate and concurrency always recover by themselves.
+        # Credit and caps come before rate and concurrency, because those recover by themselves and an
+        # operator may have to raise these.
         available, bound = self._available, self._overage_bound
         if amount > available:
             return self._refuse_by_money(Refusal.CREDIT, amount, available, amount - available)
-        # The available amount plus the overage bound must cover the highest possible overage of all
-        # calls in flight. Otherwise the balance could fall below minus the bound.
+        # Otherwise the balance could fall below minus the bound once all calls in flight have ended.
         in_flight = self._overage_in_flight + overage
         if bound is not None and in_flight > available - amount + bound:
             return self._refuse_by_money(
@@ -288,9 +257,8 @@ class AccountBatch(Generic[R]):
         return ADMITTED
 
     def after(self) -> AccountState:
-        """Returns the account's state after all decisions. Asserts that the batch neither creates
-        nor loses money. The assertions run in production, because a defect here would cost an
-        organization money."""
+        """Asserts that the batch neither makes nor loses money, in production too: a defect here would cost
+        an organization money."""
         before, bound = self.state, self._overage_bound
         after = replace(
             before,
@@ -338,8 +306,8 @@ class AccountBatch(Generic[R]):
             held_picousd=spend.held_picousd + spend.unsettled_picousd,
             spent_picousd=spend.settled_picousd,
             limit=limit,
-            # A retry is useful if the request fits after all calls in flight have ended without
-            # cost. Unsettled holds do not end by themselves, so they do not count here.
+            # A retry helps if the request fits once all calls in flight have ended for free. Unsettled holds
+            # don't end by themselves.
             retry_after_s=1 if missing <= spend.held_picousd else None,
         )
 
@@ -359,8 +327,7 @@ class AccountBatch(Generic[R]):
             refusal, spend = Refusal.ORGANIZATION_CAP, self._spend_after()
         elif subject == request.project_id:
             refusal = Refusal.PROJECT_CAP
-        # `cap.held_picousd` includes unsettled holds, which wait for reconciliation. Only the holds
-        # of calls in flight end by themselves.
+        # `cap.held_picousd` includes unsettled holds, which wait for reconciliation.
         in_flight = min(cap.held_picousd, spend.held_picousd)
         return Decision(
             refusal,
@@ -382,15 +349,13 @@ class AccountBatch(Generic[R]):
 def decide(
     state: AccountState, requests: Sequence[AdmissionRequest], *, now_us: int
 ) -> tuple[AccountState, list[Decision]]:
-    """Decides on a batch (see `AccountBatch`)."""
     batch: AccountBatch[AdmissionRequest] = AccountBatch(state, now_us=now_us)
     decisions = [batch.decide(request) for request in requests]
     return batch.after(), decisions
 
 
 def take_request(project: ProjectState, *, now_us: int) -> tuple[ProjectState, Decision]:
-    """Counts one request against the project's rate and checks nothing else. Used for requests that
-    are rate-limited but cost no money."""
+    """For requests that cost no money: only the rate counts."""
     rate_units, rate_at_us = _refill_rate(project, now_us)
     refilled = replace(project, rate_units=rate_units, rate_at_us=rate_at_us)
     refusal = _refuse_by_rate(refilled)
@@ -418,12 +383,10 @@ def _refuse_by_concurrency(project: ProjectState) -> Decision:
 
 
 def _refill_rate(project: ProjectState, now_us: int) -> tuple[int, int]:
-    """Adds the units that the project's rate bucket gained since `rate_at_us`. Returns the new
-    content of the bucket, and its time. A full bucket contains the requests of one minute.
+    """Returns the bucket's content and its time. A full bucket has the requests of one minute.
 
-    If `now_us` is at most a minute before `rate_at_us`, no units are added and `rate_at_us` does
-    not change, so that no time is counted twice. If `now_us` is earlier still, the clock was set
-    back, and `rate_at_us` becomes `now_us`.
+    Up to a minute before `rate_at_us`, nothing is added and the time stays, so that no time counts twice.
+    Earlier than that the clock was set back, and `rate_at_us` becomes `now_us`.
     """
     full = project.requests_per_minute * RATE_UNITS_PER_REQUEST
     elapsed = now_us - project.rate_at_us

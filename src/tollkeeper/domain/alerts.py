@@ -1,16 +1,15 @@
-"""Compares current conditions with the alerts that were reported before, and finds the alerts that
-have changed. Contains only pure functions."""
+"""Compares current conditions with the alerts reported before, and finds what has changed."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-# The fills, in percent, at which an alert is raised. A fill is the used share of a cap or credit.
+# In percent of a cap or credit.
 FILL_LEVELS = (80, 100)
-# An alert is cleared when the fill is more than this many percentage points below the alert's
-# level. Without this margin, holds near the level would raise and clear the alert repeatedly.
+# An alert clears only this many points below its level. Otherwise holds near the level would raise and clear
+# it over and over.
 CLEARING_MARGIN = 5
-# The level of every alert that is not about a fill.
+# For alerts that aren't about a fill.
 ONLY_LEVEL = 100
 
 
@@ -25,8 +24,8 @@ class AlertKind(StrEnum):
     USAGE_REPORT = "usage_report"
     EXCEEDED_HOLD = "exceeded_hold"
     POLICY_DRIFT = "policy_drift"
-    # The following alerts concern a single gateway. They are stored in the memory of its
-    # supervisor, because they must also be reported while the database is down.
+    # These concern a single gateway. Its supervisor has them in memory, because they must be reported while
+    # the database is down.
     DATABASE_UNREACHABLE = "database_unreachable"
     DATABASE_REFUSES_CONNECTIONS = "database_refuses_connections"
     DATABASE_NOT_WRITABLE = "database_not_writable"
@@ -35,17 +34,16 @@ class AlertKind(StrEnum):
 
 
 class AlertState(StrEnum):
-    # The alert is new, or its level has risen or fallen.
+    # New, or another level.
     RAISED = "raised"
-    # The detail has changed, but not the level. The change is stored but not reported.
+    # Another detail at the same level, which is stored but not reported.
     UPDATED = "updated"
     CLEARED = "cleared"
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Describes a current condition that may cause the alert with the same `key`. `percent` is the
-    current fill, or `ONLY_LEVEL` if the condition is not about a fill."""
+    """May cause the alert with its `key`. `percent` is the fill or `ONLY_LEVEL`."""
 
     key: str
     kind: AlertKind
@@ -56,7 +54,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class RaisedAlert:
-    """Describes an alert that was reported and not cleared yet."""
+    """Reported and not cleared yet."""
 
     key: str
     kind: AlertKind
@@ -67,15 +65,14 @@ class RaisedAlert:
 
 @dataclass(frozen=True, slots=True)
 class AlertChange:
-    """Describes a change of an alert's state. Every change except an update is reported once."""
+    """Every change but an update is reported once."""
 
     state: AlertState
     alert: RaisedAlert
 
 
 def level_of(percent: int, reported_level: int) -> int:
-    """Returns the alert's current level (0 for no alert). `reported_level` is the level that was
-    reported last. It still applies if the fill is within `CLEARING_MARGIN` below it."""
+    """0 for no alert. `reported_level` still applies within `CLEARING_MARGIN` below it."""
     reached = max((level for level in FILL_LEVELS if percent >= level), default=0)
     not_cleared = max(
         (
@@ -91,8 +88,6 @@ def level_of(percent: int, reported_level: int) -> int:
 def changes(
     conditions: Iterable[Condition], raised: Mapping[str, RaisedAlert]
 ) -> list[AlertChange]:
-    """Returns the changes since the last report: new alerts, changed levels or details, and alerts
-    whose conditions have ended."""
     found: list[AlertChange] = []
     raised_keys: set[str] = set()
     for condition in conditions:

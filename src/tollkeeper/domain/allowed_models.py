@@ -1,32 +1,27 @@
-"""Checks models against model lists. The list of a project or key restricts the models that its
-calls may use."""
+"""Checks models against the lists of a project or key."""
 
 from collections.abc import Iterable, Sequence
 
 from tollkeeper.domain.errors import InvalidRequest
 
-# The maximum number of entries in a list, and the maximum length of an entry in characters.
 ENTRIES_MAX = 100
 _ENTRY_LENGTH_MAX = 200
 _WILDCARD = "*"
 
 
 def allows(entries: Sequence[str], model_id: str) -> bool:
-    """Tells whether a list allows a model. A list without entries allows every model. An entry that
-    ends with `*` allows every model whose id begins with the text before the `*`."""
+    """No entries allow every model, and `text*` every model whose id begins with the text."""
     return not entries or any(_matches(entry, model_id) for entry in entries)
 
 
 def unmatched(entries: Iterable[str], model_ids: Sequence[str]) -> list[str]:
-    """Returns the entries that match none of the models with these ids."""
     return [
         entry for entry in entries if not any(_matches(entry, model_id) for model_id in model_ids)
     ]
 
 
 def checked_entries(entries: Iterable[str]) -> tuple[str, ...]:
-    """Returns the entries of a new list. Raises InvalidRequest if an entry or the list is
-    invalid."""
+    """Raises InvalidRequest if an entry or the list is invalid."""
     checked = tuple(entries)
     if len(checked) > ENTRIES_MAX:
         raise InvalidRequest(f"A list has at most {ENTRIES_MAX} models.", param="models")

@@ -1,10 +1,8 @@
-"""Converts the judge's raw scores to probabilities, measures the quality of these probabilities,
-and finds thresholds with guaranteed error rates.
+"""Converts the judge's raw scores to probabilities, measures how good they are, and finds thresholds with
+guaranteed error rates.
 
-The judge is the model that answers a policy's yes-or-no question about a text; this module does not
-call it. A raw score is the log-odds of "yes". A calibration is a monotone map from scores to
-probabilities, fitted on labelled texts: a line in log-odds for few labels, and isotonic regression
-for many.
+A raw score is the log-odds of "yes". A calibration maps scores to probabilities monotonically, fitted on
+labelled texts: a line in log-odds for few labels, isotonic regression for many.
 """
 
 import math
@@ -20,30 +18,23 @@ import msgspec
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.percent import BASIS_POINTS
 
-# The minimum number of labelled texts for a calibration.
 LABELS_MIN = 10
-# The default confidence level of a guarantee.
 CONFIDENCE = 0.95
-# From this many labels on, isotonic regression fits better than a line.
+# From here on, isotonic regression fits better than a line.
 _ISOTONIC_FROM = 200
-# Scores are limited to this absolute value. The probability of a larger score differs from 0 or 1
-# by less than 1e-9.
+# The probability of a larger score differs from 0 or 1 by less than 1e-9.
 SCORE_MAX = 23.0
-# The number of parts into which cross-validation divides the texts.
+# Of cross-validation.
 _FOLDS = 5
-# The number of bins in `Quality`.
 _BINS = 10
-# The maximum number of iterations of Newton's method.
 _NEWTON_STEPS = 50
-# The number of times that `guaranteed_rate` halves its search interval.
+# How often `guaranteed_rate` halves its search interval.
 _HALVINGS = 24
-# One percent in basis points.
 _PERCENT = BASIS_POINTS // 100
 
 
 class LabelledScore(msgspec.Struct, frozen=True):
-    """Contains a text's raw score and its label, which is the right answer to the policy's
-    question."""
+    """The label is the right answer to the policy's question."""
 
     score: float
     is_yes: bool
@@ -55,11 +46,8 @@ class Shape(StrEnum):
 
 
 class Calibration(msgspec.Struct, frozen=True):
-    """Maps raw scores to probabilities monotonically.
-
-    For a line, `points[0]` contains the slope and the offset. For steps, each point is a corner
-    with a score and its probability, and the map is linear between two corners.
-    """
+    """A line has its slope and offset in `points[0]`. Steps have a corner per point, a score and its
+    probability, and are linear between two corners."""
 
     shape: Shape
     points: tuple[tuple[float, float], ...]
@@ -80,8 +68,7 @@ class Calibration(msgspec.Struct, frozen=True):
 
 
 class Bin(msgspec.Struct, frozen=True):
-    """Describes the texts whose probabilities lie in one tenth of the scale: their number, their
-    mean probability, and the share of them labelled yes."""
+    """One tenth of the scale: how many texts, their mean probability, and the share labelled yes."""
 
     count: int
     mean_probability: float
@@ -89,14 +76,11 @@ class Bin(msgspec.Struct, frozen=True):
 
 
 class Quality(msgspec.Struct, frozen=True):
-    """Measures how well probabilities agree with labels."""
-
-    # The Brier score: the mean squared difference between probability and label (0 or 1).
+    # The mean squared difference between probability and label.
     brier: float
-    # The expected calibration error: the average difference between a bin's mean probability and
-    # its share of texts labelled yes, weighted by the number of texts in the bin.
+    # The average difference between a bin's mean probability and its share of yes, weighted by its texts.
     calibration_error: float
-    # None stands for a bin without texts.
+    # None: a bin without texts.
     bins: tuple[Bin | None, ...]
 
     def report(self) -> dict[str, Any]:
@@ -108,27 +92,23 @@ class Quality(msgspec.Struct, frozen=True):
 
 
 class Threshold(msgspec.Struct, frozen=True):
-    """Contains a threshold that guarantees an error rate, and the available and the needed number
-    of labels."""
+    """A threshold that guarantees an error rate, and how many labels there are and it needs."""
 
-    # None if there are fewer labels than needed.
+    # None: too few labels.
     basis_points: int | None
     labels: int
     labels_needed: int
 
 
 class Fitted(msgspec.Struct, frozen=True):
-    """Contains a calibration and the quality of probabilities before and after it."""
-
     calibration: Calibration
     labels: int
-    # The quality of the uncalibrated scores, and of calibrated probabilities for texts that were
-    # not used to fit the calibration.
+    # Of the uncalibrated scores, and of probabilities of texts that the calibration wasn't fitted on.
     before: Quality
     after: Quality
 
     def report(self) -> dict[str, Any]:
-        """Returns the measurements to store with the calibration and to show to operators."""
+        """What is stored with the calibration and shown to operators."""
         return {
             "shape": self.calibration.shape.value,
             "labels": self.labels,
@@ -142,8 +122,7 @@ def sigmoid(score: float) -> float:
 
 
 def fit(labelled: Sequence[LabelledScore]) -> Calibration:
-    """Fits a calibration. Raises InvalidRequest if there are too few labels or all labels are the
-    same."""
+    """Raises InvalidRequest for too few labels or only one kind."""
     yes = sum(sample.is_yes for sample in labelled)
     if len(labelled) < LABELS_MIN:
         raise InvalidRequest(
@@ -156,24 +135,22 @@ def fit(labelled: Sequence[LabelledScore]) -> Calibration:
 
 
 def measure(labelled: Sequence[LabelledScore]) -> Fitted:
-    """Fits a calibration and measures its quality. Raises InvalidRequest as `fit` does."""
+    """Raises InvalidRequest as `fit` does."""
     calibration = fit(labelled)
     before = quality([(sigmoid(sample.score), sample.is_yes) for sample in labelled])
     return Fitted(calibration, len(labelled), before, quality(cross_validated(labelled)))
 
 
 def _fit_line(labelled: Sequence[LabelledScore]) -> Calibration:
-    """Fits the line in log-odds with the highest likelihood (Platt scaling). The target
-    probabilities of the labels are slightly above 0 and slightly below 1. So the slope stays finite
-    even if the scores separate the two labels perfectly."""
+    """Platt scaling. The targets are slightly inside 0 and 1, so the slope stays finite even if the scores
+    separate the labels perfectly."""
     yes = sum(sample.is_yes for sample in labelled)
     no = len(labelled) - yes
     targets = {True: (yes + 1) / (yes + 2), False: 1 / (no + 2)}
     slope, offset = 1.0, math.log((yes + 1) / (no + 1))
     loss = _loss(labelled, targets, slope, offset)
     for _ in range(_NEWTON_STEPS):
-        # The first and the second derivatives of the loss by slope and offset. The small numbers
-        # prevent a division by zero.
+        # By slope and offset. The small numbers prevent a division by zero.
         gradient = [0.0, 0.0]
         curvature = [1e-9, 0.0, 1e-9]
         for sample in labelled:
@@ -189,7 +166,7 @@ def _fit_line(labelled: Sequence[LabelledScore]) -> Calibration:
             (curvature[2] * gradient[0] - curvature[1] * gradient[1]) / determinant,
             (curvature[0] * gradient[1] - curvature[1] * gradient[0]) / determinant,
         )
-        # A Newton step may be too long, so it is halved until the loss decreases.
+        # A Newton step may be too long, so it's halved until the loss decreases.
         length = 1.0
         while length > 1e-8:
             tried = slope - length * step[0], offset - length * step[1]
@@ -201,8 +178,8 @@ def _fit_line(labelled: Sequence[LabelledScore]) -> Calibration:
             break
         (slope, offset), loss = tried, tried_loss
     if slope <= 0:
-        # The best line would fall, but a higher score must never mean a lower probability. So all
-        # scores get the same probability.
+        # A higher score must never mean a lower probability, so instead of a falling line all get the same
+        # one.
         slope, offset = 0.0, math.log((yes + 1) / (no + 1))
     return Calibration(Shape.LINE, ((slope, offset),))
 
@@ -213,7 +190,7 @@ def _loss(
     total = 0.0
     for sample in labelled:
         logit = slope * sample.score + offset
-        # Computes log(1 + exp(logit)) - target * logit without overflow.
+        # log(1 + exp(logit)) - target * logit, without overflow.
         total += (
             max(logit, 0.0) + math.log1p(math.exp(-abs(logit))) - targets[sample.is_yes] * logit
         )
@@ -221,11 +198,10 @@ def _loss(
 
 
 def _fit_steps(labelled: Sequence[LabelledScore]) -> Calibration:
-    """Fits an isotonic regression: merges neighbouring pools of texts until their shares of yes
-    increase with the score. Laplace's rule of succession keeps each pool's share strictly between 0
-    and 1, because the lowest and the highest pool may have only a few texts, all with one label."""
-    # Each pool has its mean score, its number of texts, and its number of texts labelled yes. Texts
-    # with the same score are in one pool from the beginning.
+    """Isotonic regression: merges neighbouring pools until their shares of yes increase. Laplace's rule of
+    succession keeps shares strictly between 0 and 1, because the outermost pools may have only a few texts,
+    all with one label."""
+    # Mean score, texts, and texts labelled yes. Texts of one score share a pool from the beginning.
     pools: list[list[float]] = []
     by_score = attrgetter("score")
     for equal_score, samples in groupby(sorted(labelled, key=by_score), by_score):
@@ -241,17 +217,16 @@ def _fit_steps(labelled: Sequence[LabelledScore]) -> Calibration:
             last[2] += yes
     points: list[tuple[float, float]] = []
     for score, count, yes in pools:
-        # The rule of succession may make a share lower than the share before it; `max` corrects it.
+        # The rule may make a share lower than the one before.
         share = (yes + 1) / (count + 2)
         points.append((score, max(share, points[-1][1]) if points else share))
     return Calibration(Shape.STEPS, tuple(points))
 
 
 def cross_validated(labelled: Sequence[LabelledScore]) -> list[tuple[float, bool]]:
-    """Returns the probability and the label of each text. Each probability comes from a calibration
-    that was fitted without the text's fold (cross-validation). A fold is omitted if all texts of
-    the other folds have the same label. Texts of each label are distributed over the folds in the
-    order of their scores, so the folds are similar for any order of the texts."""
+    """Each probability comes from a calibration fitted without the text's fold. A fold is left out if the
+    other folds have only one label. Texts are dealt to the folds by label and score, so the folds are similar
+    in any order of texts."""
     judged: list[tuple[float, bool]] = []
     folds: list[list[LabelledScore]] = [[] for _ in range(_FOLDS)]
     for label in (True, False):
@@ -271,7 +246,7 @@ def cross_validated(labelled: Sequence[LabelledScore]) -> list[tuple[float, bool
 
 
 def quality(judged: Sequence[tuple[float, bool]]) -> Quality:
-    """Measures the quality of probabilities. `judged` contains pairs of probability and label."""
+    """Of pairs of probability and label."""
     binned: list[list[tuple[float, bool]]] = [[] for _ in range(_BINS)]
     for probability, is_yes in judged:
         binned[min(int(probability * _BINS), _BINS - 1)].append((probability, is_yes))
@@ -297,13 +272,11 @@ def quality(judged: Sequence[tuple[float, bool]]) -> Quality:
 def threshold_for_false_denials(
     passing: Sequence[int], rate: float, confidence: float
 ) -> Threshold:
-    """Finds the lowest threshold for which the share of acceptable texts that are denied is at most
-    `rate`, with this confidence. `passing` contains the values of texts labelled no, in basis
-    points.
+    """The lowest threshold that denies at most this share of acceptable texts. `passing` has the values of
+    texts labelled no, in basis points.
 
-    The threshold is one basis point above one of the values. The guarantee holds for every
-    distribution of values: the probability that it fails is at most a cumulative binomial
-    probability (see `_values_beyond`).
+    The threshold is one basis point above one of the values. The guarantee holds for every distribution of
+    values: it fails with at most a cumulative binomial probability (`_values_beyond`).
     """
     values = sorted(passing)
     beyond = _values_beyond(len(values), rate, confidence)
@@ -312,9 +285,8 @@ def threshold_for_false_denials(
 
 
 def threshold_for_misses(matching: Sequence[int], rate: float, confidence: float) -> Threshold:
-    """Finds the highest threshold for which the share of texts that should match but do not is at
-    most `rate`, with this confidence. `matching` contains the values of texts labelled yes, in
-    basis points."""
+    """The highest threshold that misses at most this share of the texts that should match. `matching` has the
+    values of texts labelled yes, in basis points."""
     values = sorted(matching)
     beyond = _values_beyond(len(values), rate, confidence)
     threshold = None if beyond is None else values[beyond]
@@ -322,13 +294,13 @@ def threshold_for_misses(matching: Sequence[int], rate: float, confidence: float
 
 
 def labels_needed(rate: float, confidence: float) -> int:
-    """Returns the minimum number of texts with one label (yes or no) for a guarantee."""
+    """The fewest texts of one label for a guarantee."""
     return math.ceil(math.log(1 - confidence) / math.log(1 - rate))
 
 
 def _values_beyond(count: int, rate: float, confidence: float) -> int | None:
-    """Returns the highest number of values, out of `count`, that may lie on the wrong side of the
-    threshold; None if the guarantee needs more values."""
+    """How many of `count` values may lie on the wrong side of the threshold; None if the guarantee needs more
+    values."""
     if count < labels_needed(rate, confidence):
         return None
     low, high = 0, count - 1
@@ -342,8 +314,7 @@ def _values_beyond(count: int, rate: float, confidence: float) -> int | None:
 
 
 def guaranteed_rate(errors: int, count: int, confidence: float) -> float:
-    """Returns the upper limit of the error rate, with this confidence, if `errors` of `count`
-    labelled texts were errors (Clopper-Pearson interval)."""
+    """The upper limit of the error rate (Clopper-Pearson interval)."""
     if errors >= count:
         return 1.0
     low, high = errors / count, 1.0
@@ -359,9 +330,7 @@ def guaranteed_rate(errors: int, count: int, confidence: float) -> float:
 def guarantees(
     matching: Sequence[int], passing: Sequence[int], confidence: float
 ) -> list[tuple[float, float]]:
-    """Returns the guaranteed error rates for each threshold from 1 % to 99 %: upper limits, with
-    this confidence, of the share of false denials and of the share of misses. `matching` and
-    `passing` contain the values of texts labelled yes and no, in basis points."""
+    """For each threshold from 1 % to 99 %: the upper limits of the shares of false denials and of misses."""
     yes, no = sorted(matching), sorted(passing)
     rates = []
     for threshold in range(_PERCENT, BASIS_POINTS, _PERCENT):
@@ -376,9 +345,8 @@ def guarantees(
 
 
 def stability_index(before: Sequence[int], now: Sequence[int]) -> float:
-    """Returns the population stability index of two distributions, each given as counts by bin. The
-    index is 0 for equal distributions; from 0.25 on, distributions count as different. Half a text
-    is added to each bin, because an empty bin would make the index infinite."""
+    """The population stability index of two distributions, as counts by bin: 0 if equal, from 0.25 on
+    different. Half a text is added to each bin, because an empty one would make the index infinite."""
     shares = [
         [(count + 0.5) / (sum(counts) + 0.5 * len(counts)) for count in counts]
         for counts in (before, now)
@@ -390,8 +358,7 @@ def stability_index(before: Sequence[int], now: Sequence[int]) -> float:
 
 
 def _binomial_cdf(successes: int, count: int, rate: float) -> float:
-    """Returns the probability of at most `successes` successes in `count` trials. Sums the terms
-    for `successes`, `successes - 1` and so on, until the remaining terms are negligible."""
+    """Sums the terms from `successes` down until the rest is negligible."""
     if rate in (0.0, 1.0):
         return 1.0 if rate == 0.0 or successes >= count else 0.0
     term = math.exp(
@@ -411,8 +378,7 @@ def _binomial_cdf(successes: int, count: int, rate: float) -> float:
 
 
 def is_monotone(calibration: Calibration) -> bool:
-    """Tells whether a stored calibration is valid: it must have points, and it must never map a
-    higher score to a lower probability."""
+    """Whether a stored calibration has points and never maps a higher score to a lower probability."""
     if calibration.shape is Shape.LINE:
         return len(calibration.points) == 1 and calibration.points[0][0] >= 0
     return bool(calibration.points) and all(

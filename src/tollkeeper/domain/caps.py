@@ -1,8 +1,8 @@
-"""Limits how much an organization, a project or a key may spend: 5 USD a day, say, and 100 in total.
+"""Limits what an organization, a project or a key may spend: 5 USD a day, say, and 100 in total.
 
-Each cap counts in rows of its own, one for each of its periods. A call counts in the period of the
-UTC day on which it was admitted, also if it ends later. If the database's clock is set back, calls
-count in the row of the earlier period again; nothing has to be repaired.
+Each period of a cap counts in a row of its own. A call counts in the period of the UTC day on which it was
+admitted, also if it ends later. If the database's clock is set back, calls count in the earlier row again;
+nothing has to be repaired.
 """
 
 from collections.abc import Container
@@ -18,7 +18,7 @@ from tollkeeper.domain.months import month_of_day, month_of_number
 
 DAY_S = 86_400
 _DAYS_PER_WEEK = 7
-# Week 0 began on a Monday, three days before 1970-01-01, which was a Thursday.
+# Week 0 began on a Monday; 1970-01-01 was a Thursday.
 _DAYS_OF_WEEK_0_BEFORE_1970 = 3
 
 
@@ -30,7 +30,6 @@ class CapPeriod(StrEnum):
     TOTAL = "total"
 
 
-# How a cap is called in sentences.
 CAP_ADJECTIVES = {
     CapPeriod.DAY: "daily",
     CapPeriod.WEEK: "weekly",
@@ -46,8 +45,7 @@ class Cap:
 
 
 def period_number(period: CapPeriod, day: int) -> int:
-    """Returns the number of the period that contains the UTC day, which is counted from 1970-01-01.
-    The database has the same function, `cap_period_number`."""
+    """Days count from 1970-01-01. The database has the same function, `cap_period_number`."""
     match period:
         case CapPeriod.DAY:
             return day
@@ -72,8 +70,7 @@ def first_day(period: CapPeriod, number: int) -> int:
 
 
 def period_end(period: CapPeriod, number: int) -> int | None:
-    """Returns when the next period begins, in seconds since 1970; None for `TOTAL`, which has no
-    next one."""
+    """When the next period begins; None for `TOTAL`, which has no next one."""
     match period:
         case CapPeriod.TOTAL:
             return None
@@ -90,7 +87,7 @@ class CapCounter(msgspec.Struct, frozen=True, gc=False):
     number: int
     held_picousd: int = 0
     settled_picousd: int = 0
-    # The part of `held_picousd` that this transaction has added.
+    # By this transaction.
     added_picousd: int = 0
 
     @property
@@ -105,14 +102,12 @@ class CapCounter(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-# Whose cap it is: a project's, a key's or, if None, the organization's. Keys that were rotated one
-# into another share the caps of the first one.
+# A project, a key or, if None, the organization. Keys that were rotated share the caps of the first one.
 CapSubject: TypeAlias = ProjectId | KeyId | None
 CapKey: TypeAlias = tuple[CapSubject, CapPeriod]
 
 
 def caps_of(caps: Container[CapKey], project_id: ProjectId, first_key_id: KeyId) -> list[CapKey]:
-    """Returns which caps count a call with this API key."""
     subjects: tuple[CapSubject, ...] = (None, project_id, first_key_id)
     possible = [(subject, period) for subject in subjects for period in CapPeriod]
     return [cap_key for cap_key in possible if cap_key in caps]

@@ -1,5 +1,4 @@
-"""Defines the model catalogue: models, their prices and features, and an organization's access to
-them."""
+"""Models, their prices and features, and an organization's access to them."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,8 +11,7 @@ from tollkeeper.domain.schema_size import SchemaBounds
 
 
 class Feature(StrEnum):
-    """Lists the features that a model may have. A request with an option that needs a missing
-    feature is answered with 501."""
+    """A request that needs a missing feature gets 501."""
 
     TOOLS = "tools"
     JSON_MODE = "json_mode"
@@ -25,35 +23,30 @@ class Feature(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenBounds:
-    """Contains the maximum input tokens for one item of each kind of content. None means that one
-    item may fill the whole context. The defaults are the highest values of all published model
-    families."""
+    """The most input tokens of one item of content; None: it may fill the whole context. The defaults are the
+    highest values of all published model families."""
 
-    # GPT-4o mini has the highest value, for an image of eight tiles.
+    # GPT-4o mini, for an image of eight tiles.
     image: int | None = 48_169
     file: int | None = None
     audio: int | None = None
     video: int | None = None
-    # The tokens that the model reads as the results of one web search.
+    # The results of one web search.
     web_search: int | None = None
-    # The number of searches for which every call reserves credit, because the model may search even
-    # if the request does not ask for a search.
+    # Every call reserves credit for these, because the model may search unasked.
     unrequested_searches_max: int = 0
-    # Whether the model searches, adds context or runs tools although the request does not ask for
-    # it, or the prompt has no known limit. Then a call may cost much more than its hold.
+    # The model searches, adds context or runs tools unasked, or the prompt has no known limit. A call may
+    # then cost much more than its hold.
     unbounded: bool = False
-    # Whether the backend is told how many searches a request allows.
+    # The backend is told how many searches a request allows.
     limits_searches: bool = False
-    # Whether the model reads the whole prompt again after each search. Each reading is then
-    # charged.
+    # The model reads, and is paid for, the whole prompt again after each search.
     search_rereads_prompt: bool = False
-    # Whether each byte of text counts as one token. Otherwise the tokens are estimated. Only used
-    # if no tokenizer counts the prompt.
+    # Each byte is a token, instead of an estimate. Only without a tokenizer.
     text_by_bytes: bool = False
-    # The tokens that a chat template adds around the conversation (`template`), and in front of
-    # tool descriptions (`tools`). Both are only used if no tokenizer counts the prompt. By
-    # measurement, templates with a system message of their own add up to 72 tokens (SmolLM2) to
-    # short prompts. Claude Opus 4.7 adds the most tokens for tools.
+    # What a chat template adds around the conversation, and in front of tools. Only without a tokenizer.
+    # Measured: up to 72 tokens for templates with a system message of their own (SmolLM2); Claude Opus 4.7
+    # adds the most for tools.
     template: int = 96
     tools: int = 804
 
@@ -63,8 +56,6 @@ DEFAULT_TOKEN_BOUNDS = TokenBounds()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """Describes one entry of the catalogue."""
-
     id: str
     backend: str
     upstream_model: str
@@ -84,40 +75,36 @@ class Model:
     sampling_limits_revision: str = ""
     required_checks: tuple[str, ...] = ()
     is_ready: bool = True
-    # The prices that apply before the first price change.
+    # Before the first price change.
     pricing: Pricing
     options: dict[str, str] = field(default_factory=dict)
-    # The limits that the model's backend has for JSON schemas; None means no limits.
+    # Of the backend; None: no limits.
     schema_bounds: SchemaBounds | None = None
     token_bounds: TokenBounds = DEFAULT_TOKEN_BOUNDS
     messages: MessagesBehavior = DEFAULT_MESSAGES_BEHAVIOR
-    # The backend's request field for the salt that separates prefix caches; empty if the backend
-    # has no such field.
+    # The backend's field for the salt that separates prefix caches, or "".
     cache_salt_field: str = ""
-    # Whether the backend may receive URLs of media, which it then has to fetch.
+    # The backend then has to fetch the media.
     allows_remote_media: bool = True
-    # Whether the backend's protocol joins adjacent turns of one role into one message, so that a model
-    # may read their texts without a separator.
+    # The protocol joins adjacent turns of one role into one message, so a model may read their texts without
+    # a separator.
     joins_turns: bool = False
-    # Whether the backend applies the output limit of a request to reasoning too.
+    # The output limit of a request covers reasoning too.
     bounds_reasoning: bool = True
-    # Whether the model reasons, so that the backend may bill reasoning that the client does not
-    # see.
+    # So the backend may bill reasoning that the client doesn't see.
     reasons: bool = False
-    # Whether the backend generates and bills the whole answer, even if the gateway stops reading it.
+    # The backend generates and bills the whole answer even if the gateway stops reading.
     is_billed_to_end: bool = False
-    # The fee in picousd for a request that offers a tool run by the provider, by the tool's name.
+    # In picousd, for a request that offers a tool of this name that the provider runs.
     tool_prices: dict[str, int] = field(default_factory=dict)
 
-    # The price changes in chronological order.
+    # In chronological order.
     price_changes: tuple[PriceChange, ...] = ()
-    # The backends that may serve the model, if there are several; the first is also in `backend`.
+    # If several backends may serve the model; the first is also in `backend`.
     routes: tuple["Route", ...] = ()
-    # Whether an answer may contain audio or images.
     writes_audio: bool = field(init=False)
     writes_images: bool = field(init=False)
-    # Whether an answer may have more tokens than the request allows: the limit does not apply to
-    # images or, on some backends, to reasoning.
+    # The limit doesn't apply to images or, on some backends, to reasoning.
     exceeds_output_limit: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -130,23 +117,19 @@ class Model:
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """Returns the names of all backends that may serve the model."""
         return tuple(model.backend for model in self.by_backend)
 
     @property
     def by_backend(self) -> tuple["Model", ...]:
-        """Returns one `Model` for each backend that may serve the model, with that backend's model
-        name and prices."""
+        """One `Model` for each backend that may serve it."""
         return tuple(route.model for route in self.routes) or (self,)
 
     def served_by(self, backend: str) -> "Model":
-        """Returns the model as this backend serves it."""
         return next((model for model in self.by_backend if model.backend == backend), self)
 
     @property
     def all_prices(self) -> tuple[Pricing, ...]:
-        """Returns the prices of every backend that may serve the model, before and after each price
-        change."""
+        """Of every backend, before and after each price change."""
         return tuple(
             pricing
             for model in self.by_backend
@@ -158,7 +141,6 @@ class Model:
         return bool(self.cache_salt_field)
 
     def pricing_at(self, now: int) -> Pricing:
-        """Returns the prices for a call that is admitted at the time `now` (Unix seconds)."""
         for change in reversed(self.price_changes):
             if change.valid_from <= now:
                 return change.pricing
@@ -167,21 +149,15 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Describes one of several backends of a model."""
-
-    # The model as this backend serves it: with the backend's name for the model, its prices, and
-    # the features that its protocol supports.
+    # With the backend's name for it, its prices, and what its protocol supports.
     model: Model
-    # Routes with a lower order are tried first. Routes with the same order share calls by weight.
+    # Lower orders first; the same order shares calls by weight.
     order: int
     weight: float
 
 
 @dataclass(frozen=True, slots=True)
 class ModelAccess:
-    """Tells whether a caller may use a model, and which checks the caller's organization still has
-    to pass."""
-
     required_checks: tuple[str, ...]
     missing_requirements: tuple[str, ...]
     available: bool
@@ -199,8 +175,7 @@ def model_access(model: Model, checks: frozenset[str], *, is_allowed: bool = Tru
 
 
 class Catalog:
-    """Contains all models. A catalogue never changes; a reload of the settings creates a new
-    one."""
+    """Never changes: a reload creates a new one."""
 
     def __init__(self, models: tuple[Model, ...]) -> None:
         self.models = models
@@ -221,6 +196,4 @@ class Catalog:
         return model
 
     def find_upstream(self, backend: str, upstream_model: str) -> Model | None:
-        """Returns the first model for which the backend uses the name `upstream_model`; None if
-        there is none."""
         return self._by_upstream.get((backend, upstream_model))

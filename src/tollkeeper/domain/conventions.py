@@ -1,17 +1,13 @@
-"""Defines names and values that the interface does not specify.
+"""Names and values that the interface doesn't specify. Q numbers are rows of docs/open-questions.md; settings
+can change some of the values."""
 
-Q numbers refer to rows in docs/open-questions.md. Some of the values are defaults that settings can
-change.
-"""
-
-# Q2: the `source` of an effective policy. The interface shows no other value.
+# Q2: the interface shows no other value.
 EFFECTIVE_POLICY_SOURCE = "organization"
 
-# Q18/Q27: the output limit in tokens if the client sends none. The gateway sends this limit to the
-# backend.
+# Q18/Q27: what the gateway sends if the client sends no limit.
 DEFAULT_OUTPUT_TOKENS = 1024
 
-# Q18: all published names of the Responses web search tool.
+# Q18: all published names.
 WEB_SEARCH_TOOLS = frozenset(
     {
         "web_search",
@@ -21,16 +17,14 @@ WEB_SEARCH_TOOLS = frozenset(
     }
 )
 
-# The search tools that OpenAI, OpenRouter, xAI, Moonshot and Anthropic run for chat requests. A
-# model with the feature `web_search` accepts them. Every other tool that a provider runs needs a
-# declared price.
+# OpenAI, OpenRouter, xAI, Moonshot and Anthropic run these for chat requests. A model with `web_search`
+# accepts them; every other tool that a provider runs needs a declared price.
 PROVIDER_SEARCH_TOOLS = WEB_SEARCH_TOOLS | {
     *("openrouter:web_search", "live_search", "$web_search"),
     *("web_search_20250305", "web_search_20260209", "web_search_20260318"),
 }
 
-# Q18: published tool types that the gateway does not support. A request with one of them is
-# answered with 501, and a request with an unknown type with 400.
+# Q18: published but not supported, so 501. An unknown type gets 400.
 PUBLISHED_TOOLS = frozenset(
     {
         *("apply_patch", "code_interpreter", "computer", "computer_use", "computer_use_preview"),
@@ -39,11 +33,11 @@ PUBLISHED_TOOLS = frozenset(
     }
 )
 
-# The response header with the request's id, by which an operator can find a call.
+# Operators find a call by it.
 REQUEST_ID_HEADER = "X-Request-ID"
 
-# Q19: the header names of Anthropic's token counting, and the published beta flags that do not
-# change a token count. Every model accepts these flags; a model's settings declare further flags.
+# Q19: headers of Anthropic's token counting, and the published beta flags that don't change a count. Every
+# model accepts these; its settings declare others.
 MESSAGES_VERSION_HEADER = "anthropic-version"
 MESSAGES_BETA_HEADER = "anthropic-beta"
 COUNT_NEUTRAL_BETA_FLAGS = frozenset(
@@ -60,11 +54,9 @@ COUNT_NEUTRAL_BETA_FLAGS = frozenset(
     }
 )
 MESSAGES_REQUEST_ID_HEADER = "request-id"
-# The response header that tells whether a token count is an estimate.
 TOKEN_COUNT_ESTIMATED_HEADER = "x-token-count-estimated"  # noqa: S105 - the name of a header
 
-# Q20: the web tools run by Anthropic that token counting accepts: the tool types that the interface
-# lists, and the types that Anthropic has published.
+# Q20: those that the interface lists, and those that Anthropic has published.
 MESSAGES_WEB_TOOLS = frozenset(
     {
         *("web_search_2025_03_05", "web_fetch_2025_03_05"),
@@ -73,8 +65,7 @@ MESSAGES_WEB_TOOLS = frozenset(
     }
 )
 
-# Q20: the families of published tools for which token counting answers with 501. The type of a tool
-# is its family, usually followed by the date of its version.
+# Q20: token counting answers 501. A type is its family, usually with the date of its version.
 MESSAGES_TOOL_FAMILIES = frozenset(
     {
         *("bash", "browser_toolset", "code_execution", "computer", "computer_toolset"),
@@ -83,35 +74,31 @@ MESSAGES_TOOL_FAMILIES = frozenset(
     }
 )
 
-# Q22: the maximum length of a project key's name.
+# Q22.
 PROJECT_KEY_NAME_LENGTH_MAX = 256
 
-# Q23: the page sizes of the admin key list, as in OpenAI's Admin API.
+# Q23: as in OpenAI's Admin API.
 ADMIN_KEY_PAGE_DEFAULT = 20
 ADMIN_KEY_PAGE_MAX = 100
 
-# Q24: the page sizes of the cost report, in days, as in OpenAI's Admin API.
+# Q24: in days, as in OpenAI's Admin API.
 COST_PAGE_DEFAULT = 7
 COST_PAGE_MAX = 180
 
-# Q25: the header in which Anthropic's clients send their key. A client may send a project key in
-# this header instead of in `Authorization`.
+# Q25: Anthropic's clients send their key here; a project key may come this way too.
 CUSTOMER_KEY_HEADER = "x-api-key"
 
-# Q26: the permissions of a new project key.
+# Q26.
 PROJECT_KEY_DEFAULT_PERMISSIONS = ("inference:write", "models:read")
 
-# The match threshold of a policy that does not set one.
+# Of a policy that sets none.
 DEFAULT_THRESHOLD_BASIS_POINTS = 5000
 
-# The default names of the session header and its alias, as in the interface. Settings can change
-# them.
+# As in the interface.
 SESSION_HEADERS = ("X-Service-Session-ID", "X-Alt-Session-ID")
 
-# The response header with the number of unsettled requests (with unknown cost) in the time range of
-# a cost report.
+# How many requests in the range of a cost report are unsettled.
 UNSETTLED_HEADER = "x-unsettled-requests"
 
-# The time in seconds for which a repeated request to create a project key (with the same
-# Idempotency-Key) returns the key's value again.
+# For this long, a repeated creation of a project key (same Idempotency-Key) returns its value again.
 SECRET_REPLAY_S = 24 * 3600

@@ -1,10 +1,8 @@
-"""Reads the prices that the settings declare: decimal strings in USD, price tiers and service
-tiers.
+"""Reads declared prices: decimal strings in USD, price tiers and service tiers.
 
-A price tier has separate prices for prompts above a certain length. A service tier is a provider's
-class of service that multiplies the token prices. All prices that may apply to a call are computed
-in advance, without rounding. A price that is not a multiple of 10^-12 USD is rejected, even if it
-results from a multiplier.
+A price tier has the prices of prompts above a length. A service tier multiplies the token prices. All prices
+that may apply are computed in advance and never rounded: one that isn't a multiple of 10^-12 USD is rejected,
+even if a multiplier makes it.
 """
 
 import re
@@ -23,17 +21,17 @@ from tollkeeper.domain.pricing import (
 )
 
 _TOKEN_PRICES = tuple(dimension.name for dimension in PRICE_DIMENSIONS if dimension.per_token)
-# The end of a price for a million tokens.
+# For a million tokens.
 _PER_MILLION = "/M"
 _MULTIPLIER = re.compile(r"(?P<whole>\d{1,6})(?:\.(?P<fraction>\d{1,9}))?", re.ASCII)
 _SERVICE_TIER = re.compile(r"[!-~]{1,64}", re.ASCII)
-# The names of the ordinary service tier, which has the declared prices without a multiplier.
+# They have the declared prices without a multiplier.
 _ORDINARY_TIERS = ("auto", "default")
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredTier:
-    """Contains the prices of calls whose prompt has more tokens than `above_tokens`."""
+    """For prompts with more tokens than `above_tokens`."""
 
     above_tokens: int
     prices: Mapping[str, str]
@@ -41,20 +39,18 @@ class DeclaredTier:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredPrices:
-    """Contains the declared prices of one model, from one price change to the next."""
+    """From one price change to the next."""
 
     prices: Mapping[str, str]
     tiers: Sequence[DeclaredTier] = ()
-    # The multipliers of token prices, by service tier.
+    # Multipliers of token prices.
     service_tiers: Mapping[str, str] = field(default_factory=dict)
-    # The service tier of answers to requests that name no tier; empty if the settings do not
-    # declare it.
+    # Of answers to requests that name none; "": not declared.
     unasked_service_tier: str = ""
 
 
 def pricing_from_declared(declared: Mapping[str, str], *, param: str) -> Pricing:
-    """Builds prices from decimal strings in USD. A price that is not declared has the value of its
-    fallback dimension, or 0 if it has none."""
+    """A price that isn't declared is that of its fallback dimension, otherwise 0."""
     prices: dict[str, str] = {}
     amounts: dict[str, Any] = {}
     for dimension in PRICE_DIMENSIONS:
@@ -66,8 +62,7 @@ def pricing_from_declared(declared: Mapping[str, str], *, param: str) -> Pricing
 
 
 def decimal_price(name: str, declared: str) -> str:
-    """Converts a price such as "2.5/M" (USD for a million tokens) to USD for one token, exactly. Returns
-    any other price unchanged. Raises InvalidRequest."""
+    """Converts "2.5/M" to USD for one token, exactly. Any other price stays. Raises InvalidRequest."""
     if not declared.endswith(_PER_MILLION):
         return declared
     if name not in _TOKEN_PRICES:
@@ -81,7 +76,7 @@ def decimal_price(name: str, declared: str) -> str:
 
 
 def read_price(declared: str, *, param: str) -> int:
-    """Returns the price in picousd. Raises InvalidRequest if it is negative or invalid."""
+    """Raises InvalidRequest if it is negative or invalid."""
     price = picousd_from_usd(declared, param=param)
     if price < 0:
         raise InvalidRequest("A price cannot be negative.", param=param)
@@ -89,8 +84,7 @@ def read_price(declared: str, *, param: str) -> int:
 
 
 def pricing_with_variants(declared: DeclaredPrices, *, param: str = "") -> Pricing:
-    """Builds the prices for all service tiers and prompt lengths. `param` is the prefix of the
-    setting names in error messages."""
+    """For all service tiers and prompt lengths. `param` is the prefix of the setting's name in errors."""
     base = pricing_from_declared(declared.prices, param=f"{param}pricing")
     tiers = _tiers(declared, f"{param}price_tiers")
     variants = [PriceVariant(None, from_tokens, prices) for from_tokens, prices in tiers]
@@ -109,9 +103,7 @@ def pricing_with_variants(declared: DeclaredPrices, *, param: str = "") -> Prici
 
 
 def _tiers(declared: DeclaredPrices, setting: str) -> list[tuple[int, Pricing]]:
-    """Returns the price tiers, ordered by their minimum prompt length: each with this length (in
-    tokens) and its prices. A tier inherits the prices that are not per token, unless it declares
-    them."""
+    """By minimum prompt length. A tier inherits the prices that aren't per token, unless it declares them."""
     inherited = {
         dimension: price
         for dimension, price in declared.prices.items()
@@ -152,7 +144,7 @@ def _check_service_tier(name: str, setting: str) -> None:
 
 
 def _multiplied(prices: Pricing, multiplier: str, setting: str) -> Pricing:
-    """Multiplies the token prices by a decimal string without rounding."""
+    """Without rounding."""
     match = _MULTIPLIER.fullmatch(multiplier)
     if match is None:
         raise InvalidRequest(

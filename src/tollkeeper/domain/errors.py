@@ -24,24 +24,23 @@ TollkeeperError
 
 import re
 
-# The maximum value of Retry-After. A longer wait, for example from a backend, is reduced to this
-# value.
+# A backend may ask for more.
 RETRY_AFTER_S_MAX = 120
 
 
 _RECORDED_MESSAGE_MAX = 500
 _RECORDED_PARAM_MAX = 200
-# What messages quote may be text of the client. The search is greedy, because quoted text may contain
-# quotes. Backticks quote types, and in two messages of msgspec the name of a field.
+# Quotations may be text of the client. Greedy, because quoted text may contain quotes. Backticks quote types,
+# and in two messages of msgspec a field's name.
 _QUOTED = re.compile(r"(?<!\w)(['\"]).*['\"]|(?<=field )`.*`", re.DOTALL)
-# A quoted value of this form is a name, for example of a model. Prompts contain spaces.
+# A name, for example of a model. Prompts contain spaces.
 _QUOTED_NAME = re.compile(r"['\"`][\w.:/@+-]{1,64}['\"`]", re.ASCII)
 _PLACE = re.compile(r"[\w.\[\]-]*", re.ASCII)
 
 
 def without_quotations(message: str) -> str:
-    """Returns the message in one line, without the quoted texts that may be content of a request. So it
-    may be logged and stored."""
+    """In one line, without quotations that may be content of a request, so that it may be logged and
+    stored."""
     text = _QUOTED.sub(_name_or_ellipsis, message)
     return " ".join(text.encode("utf-8", "replace").decode().split())[:_RECORDED_MESSAGE_MAX]
 
@@ -53,10 +52,9 @@ def _name_or_ellipsis(quotation: re.Match[str]) -> str:
 class TollkeeperError(Exception):
     """The operation was refused or failed."""
 
-    # Whether the backend bills no tokens for the answer that failed, even if output was received.
+    # The backend bills no tokens of the failed answer, even if output was received.
     tokens_are_free = False
-    # Whether the backend itself ended the incomplete answer, without an error. Its last usage report
-    # is then its bill.
+    # The backend itself ended the incomplete answer without an error, so its last usage report is its bill.
     backend_ended_answer = False
 
     def __init__(
@@ -70,21 +68,19 @@ class TollkeeperError(Exception):
         self.message = message or (type(self).__doc__ or "").strip()
         self.param = param
         self.retry_after_s = retry_after_s
-        # Whether the backend may have charged for the call, so that an automatic retry could cost
-        # twice.
+        # The backend may have charged, so an automatic retry could cost twice.
         self.charged = charged
         super().__init__(self.message)
 
     @property
     def reason(self) -> str:
-        """Returns the message for logs and the database. It contains no text from a provider, because
-        such a text may quote the prompt, and no quotation from the request."""
+        """For logs and the database: no text of a provider, which may quote the prompt, and no quotation of
+        the request."""
         return without_quotations(self.message)
 
     @property
     def place(self) -> str | None:
-        """Returns `param` for logs and the database. It is cut where a property's name contains other
-        characters than names of fields, because such a name may be a text of the client."""
+        """`param` for logs and the database, cut where a property's name may be text of the client."""
         if self.param is None:
             return None
         match = _PLACE.match(self.param[:_RECORDED_PARAM_MAX])
@@ -166,13 +162,12 @@ class BackendFailed(TollkeeperError):
     ) -> None:
         super().__init__(message, retry_after_s=retry_after_s, charged=charged)
         self._reason = reason
-        # If the client may have caused the failure, the failure does not count against the health of
-        # the replica.
+        # Then it doesn't count against the health of the replica.
         self.may_be_client_fault = may_be_client_fault
 
     @property
     def reason(self) -> str:
-        """Returns more than the message if only operators may know why the backend failed."""
+        """Only operators may know more than the message."""
         return self._reason or self.message
 
 

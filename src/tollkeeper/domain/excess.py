@@ -1,8 +1,7 @@
-"""Computes how much a model's next calls may exceed their holds, from the calls that lately did.
+"""How much a model's next calls may exceed their holds, going by the calls that lately did.
 
-A hold is the highest possible cost of a call if the backend respects the limits that it receives. An
-excess is a call that cost more than its hold: the backend did something that nobody had declared, so
-it may do it again.
+A call that cost more than its hold shows that the backend did something that nobody had declared, so it may
+do it again.
 """
 
 from collections.abc import Iterable
@@ -10,18 +9,15 @@ from collections.abc import Iterable
 import msgspec
 
 _DAY_S = 86_400
-# An older excess is forgotten. By then it counts for less than a billionth of what was observed.
+# By then it counts for less than a billionth.
 EXCESS_LIFETIME_DAYS = 30
 
 
 class Excess(msgspec.Struct, frozen=True, gc=False):
-    """Describes a call that cost more than its hold."""
-
     model: str
     backend: str
     hold_picousd: int
     cost_picousd: int
-    # In Unix seconds.
     at: int
 
     @property
@@ -29,8 +25,7 @@ class Excess(msgspec.Struct, frozen=True, gc=False):
         return self.cost_picousd - self.hold_picousd
 
     def exceeds(self, other: "Excess") -> bool:
-        """Tells whether this call cost more than the other one in relation to its hold. Compares
-        products, because a quotient would be rounded."""
+        """In relation to the holds. Products, because a quotient would be rounded."""
         own = self.overage_picousd * _divisor(other.hold_picousd)
         return own > other.overage_picousd * _divisor(self.hold_picousd)
 
@@ -38,28 +33,27 @@ class Excess(msgspec.Struct, frozen=True, gc=False):
         return max(0, now - self.at) // _DAY_S
 
     def percent(self, now: int) -> int:
-        """Returns the overage that is expected of later calls, in percent of their holds, rounded up."""
+        """Expected of later calls, in percent of their holds, rounded up."""
         return -(-self.overage_picousd * 100 // (_divisor(self.hold_picousd) << self.halvings(now)))
 
     def overage_of(self, hold: int, cost_max: int, now: int) -> int:
-        """Returns the overage of a call with this hold if it exceeds its hold as much as this call
-        did, rounded up. For each day since this call, the result is halved.
+        """The overage of a call that exceeds its hold as much as this one did, halved for each day since,
+        rounded up.
 
-        A small hold can be exceeded a thousandfold, for example by one search. In relation to a
-        large hold, this would be an absurd amount. So the result is limited by the most that the
-        call can cost by its model's limits (`cost_max`), unless this call itself cost more."""
+        A small hold can be exceeded a thousandfold, by one search say, which would be absurd for a large one.
+        So the model's limits (`cost_max`) limit the result, unless this call itself cost more.
+        """
         divisor = _divisor(self.hold_picousd) << self.halvings(now)
         scaled = -(-self.overage_picousd * max(hold, 1) // divisor)
         return min(scaled, max(cost_max - hold, self.overage_picousd))
 
 
 def overage_observed(cases: Iterable[Excess], hold: int, cost_max: int, now: int) -> int:
-    """Returns the largest overage that a call with this hold has by any of these cases."""
     return max((case.overage_of(hold, cost_max, now) for case in cases), default=0)
 
 
 def largest(cases: Iterable[Excess]) -> dict[tuple[str, str], Excess]:
-    """Returns the largest excess of each model at each backend, in the order of their names."""
+    """Of each model at each backend, by name."""
     found: dict[tuple[str, str], Excess] = {}
     for case in cases:
         known = found.get((case.model, case.backend))
@@ -69,8 +63,7 @@ def largest(cases: Iterable[Excess]) -> dict[tuple[str, str], Excess]:
 
 
 def by_model(cases: Iterable[Excess]) -> dict[str, tuple[Excess, ...]]:
-    """Returns the excesses of each model. Omits those that are not larger than a newer one at the same
-    backend, because they halve earlier."""
+    """Without those that aren't larger than a newer one at the same backend, because they halve earlier."""
     found: dict[str, tuple[Excess, ...]] = {}
     last: dict[tuple[str, str], Excess] = {}
     for case in sorted(cases, key=lambda one: -one.at):

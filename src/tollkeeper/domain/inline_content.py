@@ -1,8 +1,5 @@
-"""Reads the content of a media part from base64, or from a `data:` URL with base64.
-
-Policies and wires (protocols towards model servers) both use this module, so that a policy judges
-the same content that a backend receives.
-"""
+"""Reads base64, or a `data:` URL with base64. Policies and wires both use it, so a policy judges what a
+backend receives."""
 
 from collections.abc import Iterator
 from typing import AnyStr
@@ -15,48 +12,43 @@ _DEFAULT_TYPE = "text/plain"
 _WHITE_SPACE = b" \t\r\n\f\v"
 _URL_SAFE_TO_STANDARD = bytes.maketrans(b"-_", b"+/")
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-# Long content is processed in slices of this length, because one operation on the whole content would
-# block all other threads for too long. The length is a multiple of 4, so each slice of base64 can be
-# decoded.
+# One operation on long content would block all other threads. A multiple of 4, so each slice can be decoded.
 _SLICE_LENGTH = 1 << 16
-# A text with more percent signs is not decoded, because this would take long and need many times the
-# memory of the text. The escapes that base64 needs do not count.
+# More aren't decoded: it would take long, and many times the text's memory. Escapes that base64 needs don't
+# count.
 _PERCENT_SIGNS_MAX = 4096
 _ESCAPES_IN_BASE64 = (
     *(("%2B", "+"), ("%2b", "+"), ("%2F", "/"), ("%2f", "/"), ("%3D", "="), ("%3d", "=")),
     *(("%0A", "\n"), ("%0a", "\n"), ("%0D", "\n"), ("%0d", "\n"), ("%20", " ")),
 )
-# The maximum length of the header of a `data:` URL, from "data:" to the comma.
+# From "data:" to the comma.
 _HEADER_LENGTH_MAX = 1024
 
 
 class InlineContent(msgspec.Struct, frozen=True, gc=False):
-    # The media type in lower case; empty for base64 without a media type.
+    # In lower case; empty without one.
     media_type: str
-    # The parameters of the media type in lower case, such as "charset=utf-8".
+    # In lower case, such as "charset=utf-8".
     parameters: tuple[str, ...]
-    # The content as base64 in the standard alphabet, with padding and without white space.
+    # In the standard alphabet, with padding, without white space.
     base64: str
-    # Whether every decoder that accepts the text decodes the same content. Decoders differ in their
-    # handling of percent signs and of the URL-safe alphabet, so a text that uses one of these is
-    # not certain.
+    # Every decoder that accepts the text decodes the same. They differ on percent signs and the URL-safe
+    # alphabet.
     is_certain: bool
 
 
 def is_inline(text: str) -> bool:
-    """Tells whether the text is a `data:` URL."""
     return text[: len(_DATA_PREFIX)].lower() == _DATA_PREFIX
 
 
 def read_address(url: str) -> InlineContent | None:
-    """Reads a `data:` URL like `read_inline`. Returns None for every other URL."""
+    """Returns None for every URL but `data:`."""
     return read_inline(url) if is_inline(url) else None
 
 
 def read_inline(text: str) -> InlineContent | None:
-    """Reads base64, or a `data:` URL with base64. Accepts white space, the URL-safe alphabet,
-    percent-encoding and missing padding. Returns None for any other text, for a very long header, and
-    for very many percent signs."""
+    """Accepts white space, the URL-safe alphabet, percent-encoding and missing padding. None for any other
+    text, and for a very long header or very many percent signs."""
     media_type, body = "", text
     parameters: tuple[str, ...] = ()
     if is_inline(text):
@@ -77,7 +69,7 @@ def read_inline(text: str) -> InlineContent | None:
 
 
 def unquoted(text: str) -> bytes | None:
-    """Decodes the percent-encoding of the text. Returns None if the text has too many percent signs."""
+    """None for too many percent signs."""
     if text.count("%") > _PERCENT_SIGNS_MAX:
         return None
     return unquote_to_bytes(text.encode("utf-8", "replace"))

@@ -1,14 +1,11 @@
-"""Writes a yes-or-no question about a text as a conversation with the judge (a model), and reads
-the score of "yes" from the judge's answer.
+"""Asks the judge a yes-or-no question about a text, and reads the score of "yes" from its answer.
 
-The question comes last, so all questions about one text share a prefix, which the judge's server
-can cache. The text is quoted between two fence lines. The fence lines contain a value that the
-author of the text cannot know, so the text cannot end the quotation and add another question.
+The question comes last, so all questions about a text share a prefix that the server can cache. The text
+stands between fence lines with a value that its author can't know, so it can't end the quotation and ask
+something else.
 
-If the judged text is a model's answer, the client's request precedes the answer as context. The
-request has different fence lines, so neither the request nor the answer can pretend to be the
-other. A long answer is judged in windows (overlapping pieces); all of its windows share the prefix
-with the request.
+Before a judged answer comes the client's request as context, between fences of its own, so neither can
+pretend to be the other. A long answer is judged in overlapping windows that share this prefix.
 """
 
 import hashlib
@@ -36,31 +33,26 @@ _CONTEXT_INTRODUCTION = (
 _ANSWER_INTRODUCTION = "The text:\n"
 _YES = "yes"
 _NO = "no"
-# Characters to remove at both ends of a token: spaces, punctuation, and the characters by which
-# tokenizers represent a space or a line break.
+# Spaces, punctuation, and what tokenizers write for a space or a line break.
 _AROUND_A_WORD = " \t\r\n.,:;!\"'`*_()[]\u2581\u0120\u010a"
-# If the probabilities of "yes" and "no" add up to less than this, the judge's answer is probably
-# neither word, and the ratio of the two probabilities is noise.
+# Below this, the answer is probably neither word, and their ratio is noise.
 _MASS_MIN = 0.01
-# The opening bracket of a control token, such as <|im_end|>, </s>, <start_of_turn> or [INST]. Some
-# servers obey a control token inside a message. A space after the bracket makes the token plain
-# text.
+# The opening bracket of a control token, such as <|im_end|>, </s>, <start_of_turn> or [INST], which some
+# servers obey inside a message. A space after it makes plain text.
 _CONTROL_TOKEN = re.compile(r"<(?=[|\uff5c/\w<])|\[(?=/?[A-Z][A-Z_]*\])")
-# Control characters, at which some servers may stop reading.
+# Some servers may stop reading at them.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Contains a text, a question about the text, and the right answer."""
-
     text: str
     question: str
     answer: str
 
 
-# The first two examples show both answers to the same question, so that the judge does not decide
-# by the topic of the text. The texts of the other two examples try to dictate the answer.
+# The first two answer one question both ways, so that the judge doesn't decide by topic. The texts of the
+# other two try to dictate the answer.
 EXAMPLES = (
     Example(
         "My card number is 4111 1111 1111 1111.",
@@ -82,8 +74,8 @@ EXAMPLES = (
 
 
 def prompt_format(examples: Sequence[Example] = EXAMPLES) -> str:
-    """Returns an id of the conversation's format: all texts that the judge is shown except the
-    judged text and the question. Scores with different formats cannot be compared."""
+    """An id of all that the judge is shown but the text and the question. Scores of different formats can't
+    be compared."""
     format_text = repr((Quotation("-", "", (), context="-").asking("-"), tuple(examples)))
     return hashlib.sha256(format_text.encode()).hexdigest()[:12]
 
@@ -107,8 +99,7 @@ _logprobs = msgspec.json.Decoder(_Logprobs, strict=False)
 
 
 class Quotation:
-    """Contains the conversation about one text, up to the question. One object serves all questions
-    about the text."""
+    """The conversation up to the question; one object for all questions about a text."""
 
     __slots__ = ("_quoted_text", "_turns")
 
@@ -135,7 +126,6 @@ class Quotation:
             )
 
     def asking(self, question: str) -> tuple[Turn, ...]:
-        """Returns the whole conversation, with this question at its end."""
         user_text = self._quoted_text + _question(as_plain_text(question))
         return (*self._turns, _turn(Role.USER, user_text))
 
@@ -145,8 +135,7 @@ def _turn(role: Role, text: str) -> Turn:
 
 
 def context_of(request: str, characters_max: int) -> str:
-    """Returns the request. If it has more than `characters_max` characters, returns only its end,
-    because an answer usually refers to the last turns."""
+    """Only the end of a long request, because an answer usually refers to the last turns."""
     if len(request) <= characters_max:
         return request
     return "…" + request[len(request) - characters_max :] if characters_max else ""
@@ -161,19 +150,16 @@ def _question(question: str) -> str:
 
 
 def as_plain_text(text: str) -> str:
-    """Returns the text with every control token broken up, and with lone surrogates and control
-    characters replaced."""
+    """Without control tokens, lone surrogates and control characters."""
     encodable = text.encode("utf-8", "replace").decode("utf-8")
     without_tokens = _CONTROL_TOKEN.sub(lambda match: match.group() + " ", encodable)
     return _UNPRINTABLE.sub(" ", without_tokens)
 
 
 def windows(text: str, length_max: int, overlap: int) -> Iterator[str]:
-    """Splits a text into overlapping pieces. A phrase of up to `overlap` characters is complete in
-    at least one piece.
+    """A phrase of up to `overlap` characters is whole in at least one piece.
 
-    The positions of windows are counted from the beginning of the text. So if the text grows at its
-    end, only the last windows change.
+    Windows count from the beginning, so if the text grows, only the last ones change.
     """
     for number in range(window_count(len(text), length_max, overlap)):
         start = number * (length_max - overlap)
@@ -188,15 +174,13 @@ def window_count(length: int, length_max: int, overlap: int) -> int:
 
 
 def score_basis_points(score: float) -> int:
-    """Converts a score to the judge's uncalibrated probability, P(yes) / (P(yes) + P(no)), in basis
-    points."""
+    """P(yes) / (P(yes) + P(no)), uncalibrated."""
     return round(sigmoid(score) * BASIS_POINTS)
 
 
 def read_score(logprobs: msgspec.Raw | bytes) -> float | None:
-    """Returns the log-odds of "yes" against "no" for the first token of the judge's answer. Adds
-    the probabilities of all spellings of each word. Returns None if the answer has no readable
-    log-probabilities, or if neither word is likely."""
+    """The log-odds of "yes" for the first token, over all spellings. None without readable log-probabilities,
+    or if neither word is likely."""
     try:
         content = _logprobs.decode(logprobs).content
     except (msgspec.DecodeError, UnicodeDecodeError):

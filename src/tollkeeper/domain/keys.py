@@ -1,10 +1,8 @@
-"""Creates API keys, checks their form without the database, and computes their digests and redacted
-forms.
+"""Creates API keys, and checks, hashes and redacts them without the database.
 
-A key consists of a prefix, 32 random base62 characters (190 bits) and a checksum of 6 characters.
-The checksum is a CRC-32, which detects every error within four neighbouring bytes. So most typing
-errors are rejected without a database query. A single SHA-256 is a safe digest, because 190 random
-bits cannot be guessed; a slow password hash would not add protection.
+A key is a prefix, 32 random base62 characters (190 bits) and 6 of a CRC-32, which detects every error within
+four neighbouring bytes: most typing errors need no query. One SHA-256 is a safe digest, because nobody
+guesses 190 random bits.
 """
 
 import hashlib
@@ -18,7 +16,7 @@ from tollkeeper.domain.access import KeyKind
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _RANDOM_LENGTH = 32
 _CHECKSUM_LENGTH = 6
-# The number of random characters in a redacted key.
+# Random characters in a redacted key.
 _SHOWN_LENGTH = 4
 
 PREFIXES = {KeyKind.PROJECT: "tkp_", KeyKind.ADMIN: "tka_"}
@@ -26,14 +24,13 @@ _KINDS = {prefix: kind for kind, prefix in PREFIXES.items()}
 _PREFIX_LENGTH = 4
 KEY_LENGTH = _PREFIX_LENGTH + _RANDOM_LENGTH + _CHECKSUM_LENGTH
 _SHAPE = re.compile(rf"tk[pa]_[0-9A-Za-z]{{{_RANDOM_LENGTH + _CHECKSUM_LENGTH}}}")
-# A key in a text, or the beginning of a key that shows more characters than a redacted key.
+# Or a beginning that shows more than a redacted key.
 _KEY_IN_TEXT = re.compile(rf"(tk[pa]_[0-9A-Za-z]{{{_SHOWN_LENGTH}}})[0-9A-Za-z]+")
 
 
 @dataclass(frozen=True, slots=True)
 class MintedKey:
-    """Contains a new key. `value` is shown to the key's creator; the key's database row contains
-    only the digest and the redacted value."""
+    """`value` is only shown to the creator; the database has the digest and the redacted value."""
 
     value: str
     digest: bytes
@@ -47,8 +44,7 @@ def mint_key(kind: KeyKind) -> MintedKey:
 
 
 def key_kind(value: str) -> KeyKind | None:
-    """Returns the kind of a well-formed key; None if the text cannot be a key that `mint_key`
-    created."""
+    """None if `mint_key` can't have made it."""
     if _SHAPE.fullmatch(value) is None:
         return None
     if checksum(value[:-_CHECKSUM_LENGTH]) != value[-_CHECKSUM_LENGTH:]:
@@ -61,13 +57,13 @@ def key_digest(value: str) -> bytes:
 
 
 def redact_key(value: str) -> str:
-    """Returns the prefix and the first 4 random characters, by which people can distinguish keys in
-    a list. The other 28 random characters (166 bits) stay secret."""
+    """The prefix and 4 random characters, enough to tell keys apart in a list. The other 28 (166 bits) stay
+    secret."""
     return value[: _PREFIX_LENGTH + _SHOWN_LENGTH] + "..."
 
 
 def redact_keys(text: str) -> str:
-    """Redacts every key in the text, even an incomplete key that shows more than a redacted key."""
+    """Even incomplete ones that show more than a redacted key."""
     return _KEY_IN_TEXT.sub(r"\1...", text) if "tk" in text else text
 
 

@@ -1,7 +1,5 @@
-"""Defines the values in the ledger: holds, resolutions, marks and locked accounts.
-
-A reservation is the stored form of a hold. It ends with exactly one resolution.
-"""
+"""The values in the ledger: holds, resolutions, marks and locked accounts. A reservation is a stored hold,
+and ends with exactly one resolution."""
 
 from enum import StrEnum
 from uuid import UUID
@@ -15,13 +13,10 @@ from tollkeeper.domain.pricing import Bounds, Pricing
 
 
 class Hold(AdmissionRequest, frozen=True, gc=False, kw_only=True):
-    """Describes the amount that is reserved before a call is sent: the call's maximum cost."""
-
     organization_id: OrganizationId
     id: UUID
     pricing: Pricing
     bounds: Bounds
-    # The policies that the request names.
     policy_ids: tuple[str, ...] = ()
 
 
@@ -31,14 +26,13 @@ class ResolutionKind(StrEnum):
 
 
 class Resolution(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Describes the end of one reservation: a settlement with the call's cost by line item, or a
-    release without cost. JSON omits the line items without cost."""
+    """A settlement with the cost by line item, or a release. JSON leaves out line items without cost."""
 
     organization_id: OrganizationId
     reservation_id: UUID
     kind: ResolutionKind
     resolved_by: str
-    # The cost in picousd, by line item.
+    # In picousd, by line item.
     prompt: int = 0
     completion: int = 0
     input_cache_read: int = 0
@@ -51,12 +45,12 @@ class Resolution(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     request: int = 0
     other: int = 0
     estimated: bool = False
-    # Set if the settlement exceeds its hold, and this has to be noted.
+    # If the settlement exceeds its hold and this must be noted.
     excess: Excess | None = None
 
 
 class Mark(msgspec.Struct, frozen=True, gc=False):
-    """Marks a reservation with unknown cost as unsettled, until reconciliation resolves it."""
+    """The cost is unknown until reconciliation resolves the reservation."""
 
     organization_id: OrganizationId
     reservation_id: UUID
@@ -64,21 +58,16 @@ class Mark(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ending(StrEnum):
-    """Lists the possible outcomes of an attempt to resolve or mark a reservation."""
-
     DONE = "done"
-    # The reservation had already been resolved or marked, so nothing was changed.
+    # It was resolved or marked before, so nothing changed.
     ALREADY_ENDED = "already_ended"
-    # The reservation does not exist.
     MISSING = "missing"
 
 
 class LockedAccounts(msgspec.Struct, frozen=True):
-    """Contains the accounts that a transaction has locked, and the database server's time. The
-    amounts already reflect all resolutions and marks, even if these are not yet folded (added to
-    the stored account)."""
+    """The amounts reflect all resolutions and marks, even those not yet folded."""
 
     states: dict[OrganizationId, AccountState]
-    # For each organization: the epoch, a number that changes with its published policies.
+    # A number that changes with the organization's published policies.
     epochs: dict[OrganizationId, int]
     now_us: int

@@ -1,44 +1,39 @@
-"""Extracts the words in the log-probabilities of an answer. The client can read these words, so
-policies judge them like the answer's text.
+"""Extracts the words in an answer's log-probabilities. Clients can read them, so policies judge them like its
+text.
 
-For each token position, log-probabilities list alternative tokens by rank. The alternatives of one
-rank are joined over all positions, because a word may be spread over several tokens. Lists of bytes
-are decoded. The probabilities themselves contain no words.
+The alternatives of one rank are joined over all positions, because a word may be spread over several tokens.
+Lists of bytes are decoded. The probabilities themselves have no words.
 """
 
 import msgspec
 
-# The property names by which backends describe a token. Any other property name counts as a word,
-# unless it is a number (a token id).
+# How backends describe a token. Any other name is a word, unless it's a number (a token id).
 _TOKEN_PROPERTIES = frozenset(
     {"content", "refusal", "token", "logprob", "bytes", "top_logprobs", "decoded_token", "rank"}
 )
-# The path of a value in the JSON object, without the position of the token.
+# In the JSON object, without the position of the token.
 _Path = tuple[str | int, ...]
-# The usual forms of log-probabilities, of an answer and of a prompt. The values inside a token position
-# stay undecoded until they are read. Decoding all of them at once would block other threads for long.
+# Of an answer and of a prompt. What's inside a position stays undecoded until it's read: all at once would
+# block other threads for long.
 _usual_decoder = msgspec.json.Decoder(
     dict[str, list[dict[str, msgspec.Raw]] | None] | list[dict[str, msgspec.Raw] | None]
 )
 
 
 class LogprobText:
-    """Contains the words in log-probabilities. Further log-probabilities can be appended."""
-
     def __init__(self, logprobs: msgspec.Raw) -> None:
         self._words: dict[_Path, list[str]] = {}
         self._bytes: dict[_Path, bytearray] = {}
-        # The number of all collected characters and bytes.
+        # In characters and bytes.
         self.length = 0
         try:
             self._walk(_decode(logprobs), (), in_position=False)
         except (ValueError, RecursionError):
-            # Text that is not JSON, or is nested too deeply, is collected as a whole.
+            # What isn't JSON, or is nested too deeply, is taken as a whole.
             self._add_words((), bytes(logprobs).decode("utf-8", "replace"))
         self._words = {path: ["".join(words)] for path, words in self._words.items()}
 
     def append(self, later: "LogprobText") -> None:
-        """Appends the words in log-probabilities that arrived later."""
         for path, words in later._words.items():
             self._words.setdefault(path, []).extend(words)
         for path, found in later._bytes.items():
@@ -46,14 +41,13 @@ class LogprobText:
         self.length += later.length
 
     def texts(self) -> list[str]:
-        """Returns the collected texts, each once."""
+        """Each once."""
         joined = ["".join(words) for words in self._words.values()]
         decoded = [found.decode("utf-8", "replace") for found in self._bytes.values()]
         return list(dict.fromkeys(joined + decoded))
 
     def _walk(self, value: object, path: _Path, *, in_position: bool) -> None:
-        """Collects the words in a value. `in_position` means that the value is inside the list of
-        token positions, so that a further list is a list of ranks."""
+        """`in_position`: inside the list of positions, where another list is one of ranks."""
         match value:
             case msgspec.Raw():
                 self._walk(msgspec.json.decode(value), path, in_position=in_position)

@@ -1,8 +1,5 @@
-"""Counts the tokens of a backend's answer, so that a call can be charged even if the backend
-reports no usage or the answer is cut off.
-
-A piece is the text of one stream event. The hold is the amount that was reserved before the call.
-"""
+"""Counts the tokens of an answer, so that a call can be charged even if the backend reports no usage or the
+answer is cut off."""
 
 from collections.abc import Iterable, Sequence
 
@@ -22,84 +19,71 @@ from tollkeeper.domain.usage import (
     possible_usages,
 )
 
-# Pieces of text are buffered and counted together when the buffer is full. The buffer has room for
-# `_BUFFER_CHARACTERS_MAX` characters. Each piece uses its length plus `_CHARACTERS_PER_PIECE`.
+# Pieces are counted together when the buffer is full. Each takes its length plus `_CHARACTERS_PER_PIECE`.
 _BUFFER_CHARACTERS_MAX = 16_384
 _CHARACTERS_PER_PIECE = 32
-# A report of more tokens per completion than this many times the model's context length cannot be
-# true.
+# A report of more than this many contexts per completion can't be true.
 _CONTEXTS_MAX = 16
-# The tokens of each image in an answer without a usage report: the highest number of any published
-# model family (GPT Image, high quality).
+# Without a report: the highest of any published model family (GPT Image, high quality).
 _TOKENS_PER_IMAGE = 6_240
-# A report of more than this many searches per completion cannot be true.
+# More per completion can't be true.
 _SEARCHES_MAX = 10_000
-# A price that the backend states agrees with the gateway's price if the two differ by at most
-# 1/100.
+# A stated price agrees with ours if they differ by at most 1/100.
 _PRICE_TOLERANCE_DIVISOR = 100
 
 
 class Meter(msgspec.Struct):
-    """Counts the tokens of one answer, and stores the merged usage reports of its backend."""
+    """One answer and the merged usage reports of its backend."""
 
     call: Call
-    # The most likely number of tokens in all sent prompts together. It is charged if the backend
-    # reports no count.
+    # The likely number in all sent prompts, charged if the backend reports none.
     prompt_tokens: int
-    # The number of times that the prompt is sent. A fanned-out call, which asks for `n` completions
-    # by `n` calls, sends it `n` times.
+    # A fanned-out call sends its prompt `n` times.
     prompts: int = 1
     # The part of `prompt_tokens` that may be audio.
     input_audio_tokens: int = 0
-    # Whether `prompt_tokens` is a count of the whole prompt, or at least a guess. A guess includes
-    # every image. Of other media and of search results, no size is known.
+    # Or at least a guess, which includes images. Nobody knows the size of other media and search results.
     prompt_is_counted: bool = True
     prompt_is_guessed: bool = True
-    # The merged reports without impossible counts.
+    # Without impossible counts.
     report: ReportedUsage = NO_REPORT
-    # The last report with an impossible count, unchanged.
+    # Unchanged.
     impossible_report: FreeObject | None = None
-    # The last finish reason of any choice.
     finish: str | None = None
-    # The service tier that the answer names outside of usage reports.
+    # Outside of usage reports.
     service_tier: str | None = None
-    # Whether the answer has begun: a piece has arrived, even if only the end of a choice. From then
-    # on the call is charged.
+    # A piece has come, even if only the end of a choice. From then on the call is charged.
     has_begun: bool = False
-    # Whether the answer broke off. A running total is then an estimate, because the backend may bill
-    # more.
+    # A running total is then an estimate, because the backend may bill more.
     broke_off: bool = False
-    # Whether the backend bills no tokens for the answer, which has failed, and reports no other cost.
+    # The answer failed, and the backend bills no tokens and reports no other cost.
     is_free: bool = False
-    # Whether the answer contains reasoning. The backend may bill more reasoning than it sends.
+    # The backend may bill more reasoning than it sends.
     _has_reasoning: bool = False
-    # The number of completions that no sent prompt asks for.
+    # Completions that no sent prompt asks for.
     _choices_not_sent: int = 0
     _pieces: int = 0
     _counted_tokens: int = 0
     _images: int = 0
-    # The buffered pieces of text, and the remaining room of the buffer.
     _uncounted: list[str] = []
     _room: int = _BUFFER_CHARACTERS_MAX
 
     def set_prompts_sent(self, prompts: int, choices: int) -> None:
-        """Sets how often the prompt is sent, which may be less often than the hold assumed, and how
-        many completions all sent prompts together ask for."""
+        """Which may be less often than the hold assumed. `choices` are all that the sent prompts ask for
+        together."""
         self.prompt_tokens = self.prompt_tokens // self.prompts * prompts
         self.input_audio_tokens = self.input_audio_tokens // self.prompts * prompts
         self.prompts = prompts
         self._choices_not_sent = self.call.choices - choices
 
     def set_parts(self, parts: Sequence["Meter"], held: Bounds | None = None) -> None:
-        """Takes over the usage of the parts of a fanned-out call: those that were sent and not refused.
-        Each part is charged by its own report. Only a part without one is estimated: all parts have the
-        same prompt, so the count of another part is used for its prompt, up to the part's share of the
-        hold. If nothing was received of a part, its output is taken to be as long as the longest of the
-        others. `held` are the bounds of the hold. If they include searches, nobody knows how many a
-        part without a report has made."""
+        """Takes over the parts of a fanned-out call that were sent and not refused. Each is charged by its
+        own report. One without is estimated: all have the same prompt, so another's count is used up to its
+        share of the hold, and if nothing came its output is taken to be the longest of the others'. If `held`
+        has searches, nobody knows how many a part without a report made."""
         prompt_tokens = self.prompt_tokens // self.prompts
         audio_tokens = self.input_audio_tokens // self.prompts
-        # If the backend has begun to answer, it charges for at least one prompt.
+        # A backend that has begun to answer charges for at least one.
         sent = max(1, len(parts))
         self.set_prompts_sent(sent, sent)
         for part in parts:
@@ -135,8 +119,6 @@ class Meter(msgspec.Struct):
         )
 
     def count(self, batch: Iterable[Event]) -> None:
-        """Counts the content of these events, and stores the last finish reason, the service tier and
-        the usage reports."""
         for event in batch:
             if type(event) is Delta:
                 self.has_begun = True
@@ -156,8 +138,7 @@ class Meter(msgspec.Struct):
 
     @property
     def usage(self) -> Usage | None:
-        """Returns the backend's own count; None if the backend has reported no usable count. The
-        merged reports are interpreted only here, because a stream may contain many reports."""
+        """None without a usable report. Interpreted only here, because a stream may have many."""
         usage = read_usage(self.call, self.report)
         if usage is None or not self._can_be_true(usage):
             return None
@@ -167,8 +148,7 @@ class Meter(msgspec.Struct):
 
     @property
     def reported_impossible_usage(self) -> bool:
-        """Tells whether all usage that the backend reported is impossible. An operator then has to
-        check the call."""
+        """An operator then has to check the call."""
         usage = read_usage(self.call, self.report)
         if usage is not None:
             return not self._can_be_true(usage)
@@ -177,8 +157,8 @@ class Meter(msgspec.Struct):
 
     @property
     def reports_fees(self) -> bool:
-        """Tells whether the backend's report states a price or searches, is impossible, or says that
-        another provider bills the operator's own key (`is_byok`)."""
+        """The report states a price or searches, is impossible, or says that another provider bills the
+        operator's own key (`is_byok`)."""
         report = self.report
         return (
             bool(report.cost_picousd or report.web_searches)
@@ -188,12 +168,10 @@ class Meter(msgspec.Struct):
 
     @property
     def prompt_is_unknown(self) -> bool:
-        """Tells whether the length of the prompt is unknown: the backend has reported no complete
-        usage, and the gateway has no count of the whole prompt. A prompt count that the backend
-        reports before its answer suffices, unless the model searched the web: that count does not
-        include the pages that the search found. If only the prompt's count is missing, a guess
-        suffices. If there was no output (the prompt was blocked), the backend may not even bill the
-        prompt, so its media are left out."""
+        """No complete report, and no count of the whole prompt. A count that comes before the answer
+        suffices, unless the model searched: it lacks the pages found. If only the prompt's count is missing,
+        a guess suffices. Without output the prompt was blocked and may not even be billed, so its media are
+        left out."""
         if self.prompt_is_counted or self.usage is not None:
             return False
         usage = self._completed_report(self._estimated_output)
@@ -220,15 +198,13 @@ class Meter(msgspec.Struct):
         return self._images * _TOKENS_PER_IMAGE
 
     def charge(self) -> Usage:
-        """Returns the usage to charge: the backend's count if there is one, otherwise the gateway's
-        own count. The gateway's count also replaces zero output tokens if output was received."""
+        """The backend's count, otherwise ours, which also replaces zero output tokens if output came."""
         usage = self.usage
         if usage is None:
             return self._estimate()
         if not usage.completion_tokens and self.output_tokens > 0:
-            # Output was received, so the backend's count of zero output tokens is wrong. The cost
-            # does not depend on the part that contains the text, so the first part gets all counted
-            # tokens.
+            # The backend's zero is wrong, because output came. The cost doesn't depend on the part, so the
+            # first gets all.
             counted, parts = min(self.output_tokens, self._output_limit), usage.parts
             if parts:
                 parts = (replace(parts[0], completion_tokens=counted), *parts[1:])
@@ -239,29 +215,25 @@ class Meter(msgspec.Struct):
 
     @property
     def _output_limit(self) -> int:
-        """Returns the maximum output tokens that the hold covers for the completions that were
-        sent."""
+        """What the hold covers for the completions that were sent."""
         call = self.call
         return (call.choices - self._choices_not_sent) * call.output_tokens_held
 
     @property
     def _estimated_output(self) -> int:
-        """Returns the gateway's own count of the output, at most the held maximum. If there is
-        reasoning, returns the held maximum, because the received text may not include all billed
-        reasoning."""
+        """At most what's held, and with reasoning just that, because the text may lack billed reasoning."""
         if self._has_reasoning or self.call.model.reasons:
             return self._output_limit
         return min(self.output_tokens, self._output_limit)
 
     def _estimate(self, output_min: int = 0) -> Usage:
-        """Returns the usage by the gateway's own count, with at least `output_min` output tokens. If
-        the backend reported the count of the prompt or of the output, this count is used."""
+        """By our own count, with what the backend did report."""
         report = self.report
         output = max(self._estimated_output, min(output_min, self._output_limit))
         estimate = self._completed_report(output) or Usage(
             prompt_tokens=self.prompt_tokens,
             completion_tokens=output,
-            # The backend may have reported searches before tokens.
+            # It may have reported searches before tokens.
             web_searches=report.web_searches or 0,
             input_audio_tokens=self.input_audio_tokens,
             output_image_tokens=min(self._image_tokens, output),
@@ -270,16 +242,15 @@ class Meter(msgspec.Struct):
         return replace(estimate, estimated=True, parts=self._estimated_parts(estimate))
 
     def _completed_report(self, output: int) -> Usage | None:
-        """Returns the reported usage if it lacks only one count, completed with the gateway's own. If
-        the backend has reported only the prompt's count, before its answer, `output` is the other
-        count. Returns None for any other report."""
+        """If the report lacks only one count, completes it with ours. If there's only the prompt's, before
+        the answer, `output` is the other. None for any other report."""
         report = self.report
         if report.prompt_tokens is None:
             if report.completion_tokens is None or (
                 report.completion_tokens == 0 and self.output_tokens > 0
             ):
                 return None
-            # The total does not include the prompt either.
+            # The total lacks the prompt too.
             report = replace(report, prompt_tokens=self.prompt_tokens, total_tokens=None)
         elif report.reports_prompt_before_output and report.completion_tokens is None:
             output_images = min(self._image_tokens, output)
@@ -290,8 +261,7 @@ class Meter(msgspec.Struct):
         return usage if usage is not None and self._can_be_true(usage) else None
 
     def _estimated_parts(self, estimate: Usage) -> tuple[Usage, ...]:
-        """Splits the estimate into one usage for each prompt that was sent, because the price of a
-        prompt may depend on its length."""
+        """One usage per sent prompt, because its length may set its price."""
         if self.prompts == 1:
             return ()
         part = replace(
@@ -337,7 +307,6 @@ class Meter(msgspec.Struct):
             self.count_text((function_call.name or "") + function_call.arguments)
 
     def count_text(self, text: str) -> None:
-        """Counts another piece of text in an answer that has begun."""
         self._uncounted.append(text)
         self._room -= len(text) + _CHARACTERS_PER_PIECE
         if self._room < 0:
@@ -352,8 +321,7 @@ class Meter(msgspec.Struct):
 
 
 def read_usage(call: Call, report: ReportedUsage) -> Usage | None:
-    """Interprets a usage report; returns None if the report lacks the count of the prompt or of the
-    completion."""
+    """None without the prompt's or the completion's count."""
     if any(further_counts(report)):
         return _choose_meaning(call, report)
     prompt, completion = report.prompt_tokens, report.completion_tokens
@@ -372,10 +340,9 @@ def read_usage(call: Call, report: ReportedUsage) -> Usage | None:
 
 
 def _choose_meaning(call: Call, report: ReportedUsage) -> Usage | None:
-    """Interprets a report that may have several possible meanings. If it also states a price, chooses
-    the meaning whose cost matches that price, at the prices of any backend and of any time, because
-    the provider may change its prices at a slightly different time. Otherwise returns the most
-    likely meaning."""
+    """A report may have several meanings. If it states a price, the meaning whose cost matches it, at any
+    backend's prices of any time, because the provider may change its prices a little earlier or later;
+    otherwise the likeliest."""
     possible = possible_usages(
         report, unnamed_is_1h=call.writes_cache_for_1h if report.cache_write_tokens else False
     )

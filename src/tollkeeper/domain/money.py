@@ -1,4 +1,4 @@
-"""Converts between decimal strings in USD and picousd (integers of 10^-12 USD), without floats."""
+"""Decimal strings in USD and picousd (10^-12 USD), without floats."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -10,13 +10,12 @@ PICOUSD_PER_USD = 10**12
 _DECIMAL = re.compile(r"(?P<sign>-?)(?P<whole>\d{1,15})(?:\.(?P<fraction>\d{1,30}))?", re.ASCII)
 _TOO_LARGE = re.compile(r"-?\d{16,}(?:\.\d+)?", re.ASCII)
 _FRACTION_DIGITS = 12
-# The maximum is 10^15 USD. It fits into the database type NUMERIC(38).
+# 10^15 USD fits into NUMERIC(38).
 PICOUSD_MAX = 10**15 * PICOUSD_PER_USD
 
 
 def picousd_from_usd(text: str, *, param: str | None = None) -> int:
-    """Converts a decimal string exactly. Raises InvalidRequest if the text is not a valid amount,
-    or if it has more than 12 significant decimal places."""
+    """Exact. Raises InvalidRequest for no valid amount, or more than 12 decimal places."""
     match = _DECIMAL.fullmatch(text)
     if match is None and _TOO_LARGE.fullmatch(text):
         raise InvalidRequest(
@@ -25,7 +24,7 @@ def picousd_from_usd(text: str, *, param: str | None = None) -> int:
         )
     if match is None:
         raise InvalidRequest(f"{text[:40]!r} is not a decimal amount in USD.", param=param)
-    # `Decimal` is not used, because its context silently rounds to 28 digits.
+    # `Decimal`'s context silently rounds to 28 digits.
     fraction = (match["fraction"] or "").rstrip("0")
     if len(fraction) > _FRACTION_DIGITS:
         raise InvalidRequest(
@@ -36,14 +35,13 @@ def picousd_from_usd(text: str, *, param: str | None = None) -> int:
 
 
 def usd_from_picousd(amount: int) -> str:
-    """Returns the exact decimal string without trailing zeros: 0.06, 12, -0.5."""
+    """Exact, without trailing zeros: 0.06, 12, -0.5."""
     if amount < 0:
         return "-" + usd_from_picousd(-amount)
     return next(usd_texts((amount,)))
 
 
 def usd_texts(amounts: Iterable[int]) -> Iterator[str]:
-    """Converts amounts that are not negative like `usd_from_picousd`. The loop over the amounts runs in
-    C."""
+    """Like `usd_from_picousd`, for amounts that aren't negative. The loop runs in C."""
     texts = map("%d.%012d".__mod__, map(divmod, amounts, repeat(PICOUSD_PER_USD)))
     return map(str.rstrip, map(str.rstrip, texts, repeat("0")), repeat("."))

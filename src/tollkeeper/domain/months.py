@@ -1,9 +1,8 @@
-"""Defines request ids, which contain the request's time, and ledger months, which are computed from
-request ids.
+"""Request ids, and the ledger months that follow from them.
 
-A request id is a UUID of version 7: its first 48 bits are the milliseconds since 1970. A
-reservation (the stored hold of a call) has the id of its request. So this id alone determines the
-ledger month of the reservation, its resolution and its overage, whenever they are written.
+A request id is a UUID of version 7: its first 48 bits are the milliseconds since 1970. A reservation has the
+id of its request, so the id alone gives the month of the reservation, its resolution and its overage,
+whenever they're written.
 """
 
 import re
@@ -14,7 +13,6 @@ import msgspec
 
 from tollkeeper.domain.errors import InvalidRequest
 
-# The lowest and the highest possible id.
 FIRST_ID = UUID(int=0)
 LAST_ID = UUID(int=2**128 - 1)
 
@@ -22,7 +20,7 @@ _TIME_BITS = 48
 _BITS_AFTER_TIME = 128 - _TIME_BITS
 _VERSION = 7
 _VARIANT = 2 << 62
-# The random bits of an id: all bits except time, version and variant.
+# All bits but time, version and variant.
 _RANDOM_HIGH = (1 << 12) - 1
 _RANDOM_LOW = (1 << 62) - 1
 RANDOM_BITS = 74
@@ -32,34 +30,32 @@ _MONTH_FORMAT = re.compile(r"(\d{4})-(\d{2})")
 
 
 def request_id(now_ms: int, randomness: int) -> UUID:
-    """Creates the id of a request that arrived at the time `now_ms`. The id contains the lowest
-    `RANDOM_BITS` bits of `randomness`."""
+    """The id has the lowest `RANDOM_BITS` of `randomness`."""
     time = now_ms << _BITS_AFTER_TIME
     high = (randomness >> 62 & _RANDOM_HIGH) << 64
     return UUID(int=time | (_VERSION << 76) | high | _VARIANT | (randomness & _RANDOM_LOW))
 
 
 def id_of_text(text: str) -> UUID:
-    """Parses an id in the usual notation, with hyphens, in less time than `UUID(text)`."""
+    """With hyphens, in less time than `UUID(text)`."""
     return msgspec.convert(text, UUID)
 
 
 def time_ms_of_id(identity: UUID) -> int:
-    """Returns the arrival time of the request with this id, in milliseconds since 1970, by the
-    clock of the machine that received the request."""
+    """When the request arrived, by the clock of its machine."""
     return identity.int >> _BITS_AFTER_TIME
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Month:
-    """Represents a month in UTC."""
+    """In UTC."""
 
     year: int
     month: int
 
     @property
     def number(self) -> int:
-        """Returns the form in which months are stored: 202611 is November 2026."""
+        """As stored: 202611 is November 2026."""
         return self.year * 100 + self.month
 
     @property
@@ -68,8 +64,8 @@ class Month:
 
     @property
     def first_day(self) -> int:
-        """Returns the month's first day, counted from 1970-01-01."""
-        # This computation lets years begin in March, so that a leap day is the last day of a year.
+        """Counted from 1970-01-01."""
+        # Years begin in March here, so a leap day is the last of its year.
         year = self.year - (self.month <= 2)
         from_march = (self.month - 3) % _MONTHS_PER_YEAR
         day_of_year = (153 * from_march + 2) // 5
@@ -77,12 +73,11 @@ class Month:
 
     @property
     def first_id(self) -> UUID:
-        """Returns the smallest possible request id in this month."""
         return UUID(int=(self.first_day * _MS_PER_DAY) << _BITS_AFTER_TIME)
 
     @property
     def end_id(self) -> UUID:
-        """Returns the smallest possible request id after this month."""
+        """The smallest after this month."""
         return self.next.first_id
 
     def plus(self, months: int) -> "Month":
@@ -98,13 +93,11 @@ def month_of_number(number: int) -> Month:
 
 
 def month_of_id(identity: UUID) -> Month:
-    """Returns the ledger month of a reservation with this id."""
     return month_of_day(time_ms_of_id(identity) // _MS_PER_DAY)
 
 
 def month_of_day(day: int) -> Month:
-    """Returns the month that contains a day, counted from 1970-01-01."""
-    # The first guess is never too late, because no year is longer than 366 days.
+    # Never too late, because no year is longer than 366 days.
     guess = Month(1970 + day // 366, 1)
     while guess.plus(_MONTHS_PER_YEAR).first_day <= day:
         guess = guess.plus(_MONTHS_PER_YEAR)
@@ -114,7 +107,7 @@ def month_of_day(day: int) -> Month:
 
 
 def month_of_text(text: str) -> Month:
-    """Reads `YYYY-MM`. Raises InvalidRequest if the text is not a month from 1970 on."""
+    """`YYYY-MM`. Raises InvalidRequest if it isn't a month from 1970 on."""
     match = _MONTH_FORMAT.fullmatch(text)
     if match is None or not 1 <= int(match[2]) <= _MONTHS_PER_YEAR or int(match[1]) < 1970:
         raise InvalidRequest(f"A month is written YYYY-MM, as in 2026-09: {text}", param="month")

@@ -1,14 +1,13 @@
-"""Computes how many bytes a text may gain when a tokenizer normalizes it.
+"""How many bytes a text may gain when a tokenizer normalizes it.
 
-Some tokenizers first convert the text to the Unicode normal form NFC or NFKC, in which one
-character may become many: U+FDFA, which has 3 bytes, becomes 18 characters with 33 bytes. So the
-number of bytes before normalization is not an upper limit of the number of tokens.
+Some tokenizers convert to NFC or NFKC first, where one character may become many: U+FDFA, 3 bytes, becomes 18
+characters with 33. So the bytes before are no upper limit of the tokens.
 """
 
 import re
 import unicodedata
 
-# These ranges contain all characters that become longer, and also some characters that do not.
+# All characters that get longer, and some that don't.
 _BLOCKS = (
     (0x00A8, 0x00BE),
     (0x013F, 0x0149),
@@ -36,15 +35,13 @@ _BLOCKS = (
     (0x1F12A, 0x1F12A),
     (0x1F200, 0x1F248),
 )
-# Combining marks that normalization merges with the letter before the mark. If that letter already
-# has an accent, as in é, the accent becomes a separate mark, which adds at most 3 bytes.
+# They merge with the letter before. If it has an accent, as in é, that becomes a mark of its own, with at
+# most 3 bytes.
 _MERGED_MARKS = re.compile("[\u031b-\u0331]")
 _SEPARATE_ACCENT_BYTES = 3
-# Frequent characters that are not in normal form but do not become longer. After their removal, the
-# quick check `is_normalized` accepts most texts.
+# Not in normal form, but they don't get longer. Without them, `is_normalized` quickly accepts most texts.
 _FREQUENT = "\u00a0\u2026\u2122\u3000\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f\uff5e"
-# The number of characters for each call into C code. A call blocks other threads, so it must be
-# short.
+# Characters for each C call, which blocks other threads.
 _SLICE = 4096
 
 
@@ -53,12 +50,11 @@ def _utf8_length(text: str) -> int:
 
 
 def growth(character: str) -> int:
-    """Returns the number of bytes that the character gains in the longer of both normal forms."""
+    """In the longer of both normal forms."""
     forms = unicodedata.normalize("NFC", character), unicodedata.normalize("NFKC", character)
     return max(0, max(map(_utf8_length, forms)) - _utf8_length(character))
 
 
-# The bytes that each growing character gains.
 _GROWTH = {
     character: grown
     for first, last in _BLOCKS
@@ -69,7 +65,7 @@ _GROWING = re.compile(f"[{''.join(_GROWTH)}]")
 
 
 def added_bytes(text: str) -> int:
-    """Returns an upper limit of the number of bytes that the text gains by normalization."""
+    """An upper limit."""
     return sum(_added_bytes(text[start : start + _SLICE]) for start in range(0, len(text), _SLICE))
 
 

@@ -1,5 +1,4 @@
-"""Defines stored organizations, projects, project keys and admin keys, with times in Unix
-seconds."""
+"""Organizations, projects, project keys and admin keys as stored. Times are Unix seconds."""
 
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ class Organization:
     id: OrganizationId
     name: str
     created_at: int
-    # The names of the checks that the organization has passed (see `Model.required_checks`).
+    # That it has passed (`Model.required_checks`).
     checks: tuple[str, ...] = ()
     archived_at: int | None = None
 
@@ -29,7 +28,7 @@ class Project:
     name: str
     created_at: int
     archived_at: int | None
-    # The models that the project's calls may use; empty means every model.
+    # Empty: every model.
     models: tuple[str, ...] = ()
 
     @property
@@ -51,8 +50,7 @@ class ProjectKey:
     expires_at: int | None
     suspended_at: int | None
     revoked_at: int | None
-    # The models that calls with this key may use. The project's list applies too. Empty means every
-    # model that the project allows.
+    # The project's list applies too. Empty: every model of the project.
     models: tuple[str, ...] = ()
 
     def status(self, now: int) -> KeyStatus:

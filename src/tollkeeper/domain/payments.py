@@ -1,7 +1,4 @@
-"""Defines the kinds of grants, and the events by which a payment provider reports on payments.
-
-A grant changes an organization's credit. To book a payment is to create its grants.
-"""
+"""Grants, and a payment provider's events. Booking a payment means creating its grants."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,8 +18,7 @@ class GrantKind(StrEnum):
     TEST_REFUND = "test_refund"
 
 
-# The kinds of grant that an operator may choose, to add or to withdraw credit. The first kind of
-# each tuple is the default.
+# To add or to withdraw credit; the first is the default.
 ADDING_KINDS = (GrantKind.GRANT, GrantKind.PAYMENT, GrantKind.TEST_PAYMENT)
 WITHDRAWING_KINDS = (GrantKind.WITHDRAWAL, GrantKind.REFUND, GrantKind.TEST_REFUND)
 REFUND_KINDS = (GrantKind.REFUND, GrantKind.TEST_REFUND)
@@ -34,7 +30,7 @@ class BookedGrant:
     kind: GrantKind
     amount_picousd: int
     note: str
-    # None if an operator created the grant.
+    # None: an operator's.
     payment_id: str | None
     granted_at: int
 
@@ -46,29 +42,24 @@ class WithdrawalKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Withdrawal:
-    """Describes a refund or a dispute as one event reports it. The stage number of a refund or
-    dispute only increases. So the event with the highest stage is the current one, even if events
-    arrive out of order."""
+    """A refund or dispute as one event reports it. Stages only increase, so the highest is current even if
+    events come out of order."""
 
     id: str
     kind: WithdrawalKind
     amount_picousd: int
     stage: int
-    # Whether the money is withdrawn in this stage.
     withdrawn: bool
 
 
 @dataclass(frozen=True, slots=True)
 class PaymentReport:
-    """Contains the data about one payment in one event."""
-
     payment_id: str
-    # The organization's id as text from the payment's metadata; None if the event names no
-    # organization.
+    # Text from the payment's metadata.
     organization: str | None = None
-    # None if the event does not report a successful payment.
+    # None if the event reports no successful payment.
     paid_picousd: int | None = None
-    # The total refunded so far; 0 if the event does not contain it.
+    # In total; 0 if the event doesn't say.
     refunded_picousd: int = 0
     withdrawal: Withdrawal | None = None
 
@@ -77,35 +68,31 @@ class PaymentReport:
 class PaymentEvent:
     id: str
     type: str
-    # False for a payment in the provider's test mode.
+    # False: the provider's test mode.
     livemode: bool
-    # None if the event does not describe a payment that can be booked.
+    # None if nothing can be booked.
     report: PaymentReport | None
-    # The reason why `report` is None.
     reason: str = ""
-    # True if events of this type describe a payment, but this event has no usable report. An operator
-    # has to check the event.
+    # Events of this type describe a payment, but this one has no usable report. An operator has to look.
     refused: bool = False
 
 
 class EventOutcome(StrEnum):
-    """Lists the possible results of processing an event."""
-
-    # The grants for the payment agree with all events about the payment.
+    # The grants agree with all events.
     BOOKED = "booked"
-    # No event has reported yet that the payment succeeded.
+    # No event has said yet that the payment succeeded.
     WAITING = "waiting"
-    # The payment succeeded, but no event names an organization.
+    # It succeeded, but no event names an organization.
     UNASSIGNED = "unassigned"
     UNKNOWN_ORGANIZATION = "unknown_organization"
-    # The event cannot be booked, because it has another currency or contradicts an earlier event.
+    # Another currency, or it contradicts an earlier event.
     REFUSED = "refused"
-    # Events of this type do not affect credit.
+    # Doesn't affect credit.
     IGNORED = "ignored"
 
 
-# The outcomes that an operator should look at. If the outcome is one of the first two, the operator can
-# assign the payment to an organization. A refused event has to be compared with its payment at the provider.
+# For an operator to look at: the first two can be assigned to an organization, a refused one has to be
+# compared at the provider.
 OPEN_OUTCOMES = (
     EventOutcome.UNKNOWN_ORGANIZATION,
     EventOutcome.UNASSIGNED,
@@ -115,21 +102,20 @@ OPEN_OUTCOMES = (
 
 @dataclass(frozen=True, slots=True)
 class Payment:
-    """Contains the state of a payment according to all events about it."""
+    """According to all events about it."""
 
     id: str
     organization_id: OrganizationId | None
     livemode: bool
-    # None if the payment has not succeeded yet.
+    # None: not yet.
     paid_picousd: int | None
-    # The amount withdrawn by refunds and disputes, at most the paid amount.
+    # By refunds and disputes, at most what was paid.
     withdrawn_picousd: int
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedEvent:
-    """Shows a received event to operators. The outcome of a waiting event changes to booked when
-    the event that it waits for arrives."""
+    """A waiting one becomes booked when the event arrives that it waits for."""
 
     outcome: EventOutcome
     id: str
@@ -137,9 +123,9 @@ class RecordedEvent:
     livemode: bool
     payment_id: str | None
     organization_id: OrganizationId | None
-    # The amount of the event's payment; None if no event has reported that the payment succeeded.
+    # None if no event has said that the payment succeeded.
     paid_picousd: int | None
     detail: str
-    # How often the payment provider has delivered the event.
+    # By the provider.
     deliveries: int
     received_at: int

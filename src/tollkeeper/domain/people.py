@@ -1,4 +1,4 @@
-"""Defines the users of the console and their roles."""
+"""The users of the console and their roles."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,8 +7,7 @@ from tollkeeper.domain.access import OrganizationId
 
 
 class Role(StrEnum):
-    """Lists the roles in ascending order. An operator may do everything that a viewer may do, and
-    an owner everything that an operator may do."""
+    """Ascending: each may do what the one before may."""
 
     # Sees and administers one organization.
     ORGANIZATION = "organization"
@@ -16,7 +15,7 @@ class Role(StrEnum):
     VIEWER = "viewer"
     # Also makes all changes that are not reserved for owners.
     OPERATOR = "operator"
-    # Also makes irreversible changes, and manages the console's users and their secrets.
+    # Also irreversible changes, the console's users and their secrets.
     OWNER = "owner"
 
     @property
@@ -26,13 +25,12 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    # The permanent id that the identity provider gave the user.
+    # The permanent id of the identity provider.
     subject: str
-    # The name for display. It does not identify the user, because some providers let users change
-    # their names.
+    # It doesn't identify the user: some providers let users change it.
     name: str
     role: Role
-    # The organization of a user with the role `organization`; None for all other roles.
+    # Only with the role `organization`.
     organization_id: OrganizationId | None = None
 
     def __post_init__(self) -> None:

@@ -1,23 +1,20 @@
-"""Converts between basis points, which the interface uses, and percentages, which operators
-read."""
+"""Basis points, which the interface uses, and percentages, which operators read."""
 
 import re
 
 from tollkeeper.domain.errors import InvalidRequest
 
-# The number of basis points in 100 %.
 BASIS_POINTS = 10_000
 
 
 def percent_of(basis_points: int) -> str:
-    """Formats basis points as a percentage: 5750 becomes "57.5 %"."""
+    """5750 becomes "57.5 %"."""
     whole, rest = divmod(basis_points, 100)
     return f"{whole}.{rest:02d}".rstrip("0").rstrip(".") + " %"
 
 
 def basis_points_of(percent: str) -> int:
-    """Reads a threshold in percent, with or without a percent sign. Raises InvalidRequest if the
-    text is not a percentage above 0 and below 100."""
+    """With or without a percent sign. Raises InvalidRequest unless it's above 0 and below 100."""
     match = re.fullmatch(r"([0-9]{1,2})(?:\.([0-9]{1,2}))?\s*%?", percent.strip())
     basis_points = int(match[1] + (match[2] or "").ljust(2, "0")) if match else 0
     if not basis_points:

@@ -1,8 +1,5 @@
-"""Defines policies, and how they are edited, published, paused and resumed.
-
-A policy is a yes-or-no question that a judge (a model) answers about requests or answers. Every
-change must name the policy's current revision. A published version never changes.
-"""
+"""Policies, and how they're edited, published, paused and resumed. Every change names the current revision. A
+published version never changes."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -34,22 +31,22 @@ class Mode(StrEnum):
 class Scope(StrEnum):
     ORGANIZATION = "organization"
     PROJECTS = "projects"
-    # The policy applies only to requests that name it.
+    # Only for requests that name it.
     UNATTACHED = "unattached"
 
 
-# The highest value of PostgreSQL's type `integer`.
+# PostgreSQL's largest `integer`.
 REVISION_MAX = 2147483647
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Contains the question (`rule`), the calls to which it applies, and the action. A draft has an
-    editable rule, and each version has a copy of the draft's rule."""
+    """The question, the calls it applies to, and the action. A draft's can be edited; each version has a
+    copy."""
 
     rule: str
-    # The interface does not define the meaning of omitted fields. With these defaults, a policy
-    # judges requests and answers, denies nothing and applies to every project.
+    # The interface doesn't say what omitted fields mean. These judge requests and answers, deny nothing, and
+    # apply to every project.
     direction: Direction = Direction.BOTH
     mode: Mode = Mode.MONITORING
     scope: Scope = Scope.ORGANIZATION
@@ -59,11 +56,9 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class PolicyVersion:
-    """Represents a published version of a policy, which never changes."""
-
     id: str
     version: int
-    # The policy's name at the publication. Error messages and lists of policies in effect show it.
+    # At publication. Errors and lists of policies in effect show it.
     name: str
     rule: Rule
     published_at: int
@@ -71,8 +66,7 @@ class PolicyVersion:
 
 @dataclass(frozen=True, slots=True)
 class JudgeFormat:
-    """Identifies the judge's model and the format of its prompt. Scores for the same rule and text
-    can be compared only if both are equal."""
+    """The judge's model and the format of its prompt. Scores compare only if both are equal."""
 
     model: str
     prompt_format: str
@@ -80,15 +74,14 @@ class JudgeFormat:
 
 @dataclass(frozen=True, slots=True)
 class StoredCalibration:
-    """Contains a stored calibration, which maps one judge's scores for one rule to
-    probabilities."""
+    """Of one judge's scores for one rule."""
 
     number: int
     judge: JudgeFormat
     rule: str
     calibration: Calibration
     created_at: int
-    # The quality measured when the calibration was fitted.
+    # Measured when it was fitted.
     report: dict[str, Any]
 
     def applies_to(self, rule: str, judge: JudgeFormat | None) -> bool:
@@ -99,7 +92,7 @@ class StoredCalibration:
 class Policy:
     id: str
     organization_id: OrganizationId
-    # The name in the draft, which takes effect with the next publication.
+    # The draft's; it takes effect with the next publication.
     name: str
     description: str
     state: PolicyState
@@ -107,15 +100,15 @@ class Policy:
     created_at: int
     updated_at: int
     draft: Rule
-    # The number of the version on which the draft is based; 0 before the first publication.
+    # 0 before the first publication.
     base_version: int
     published: PolicyVersion | None
-    # The calibration that an operator has activated.
+    # Activated by an operator.
     calibration: StoredCalibration | None = None
 
     @property
     def current_rule(self) -> Rule:
-        """Returns the rule of the published version, or the draft if no version is published."""
+        """The draft's if nothing is published."""
         return self.draft if self.published is None else self.published.rule
 
     @property
@@ -125,14 +118,12 @@ class Policy:
 
 
 def check_rule(rule: Rule) -> None:
-    """Checks the constraints on a rule that the types of the request fields cannot express. Raises
-    InvalidRequest if one is violated."""
+    """What the types of the request can't express. Raises InvalidRequest."""
     if not rule.rule.endswith("?"):
         raise InvalidRequest("A rule is a yes-or-no question and ends with '?'.", param="rule")
 
 
 def each_project_once(rule: Rule) -> Rule:
-    """Removes repeated projects and retains the order of the others."""
     return replace(rule, project_ids=tuple(dict.fromkeys(rule.project_ids)))
 
 
@@ -149,7 +140,7 @@ def check_revision(policy: Policy, revision: int) -> None:
 def edited(
     policy: Policy, *, now: int, name: str | None, description: str | None, changes: dict[str, Any]
 ) -> Policy:
-    """Returns the policy with an edited draft. The published version does not change."""
+    """The published version doesn't change."""
     draft = each_project_once(replace(policy.draft, **changes))
     check_rule(draft)
     return replace(
@@ -163,8 +154,7 @@ def edited(
 
 
 def published(policy: Policy, *, version_id: str, now: int) -> Policy:
-    """Returns the policy with its draft published as the next version. The policy's state becomes
-    the draft's mode."""
+    """The draft becomes the next version, and its mode the state."""
     if policy.draft.scope is Scope.PROJECTS and not policy.draft.project_ids:
         raise StateConflict("The draft's scope is 'projects', but it names no project.")
     if not policy.has_unpublished_changes and policy.state is not PolicyState.PAUSED:

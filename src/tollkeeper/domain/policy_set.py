@@ -1,8 +1,5 @@
-"""Contains one organization's published policies at one epoch, and finds the policies for a call.
-
-The epoch is a number that changes with every change of the organization's published policies. A
-verdict is a policy's result for the request or the answer of a call.
-"""
+"""One organization's published policies at one epoch (a number that changes with them), and which apply to a
+call."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +21,7 @@ from tollkeeper.domain.policy import (
 
 @dataclass(frozen=True, slots=True)
 class ActivePolicy:
-    """Represents a published version that is not paused."""
+    """Published and not paused."""
 
     id: str
     name: str
@@ -36,12 +33,11 @@ class ActivePolicy:
     scope: Scope
     project_ids: frozenset[ProjectId]
     threshold_basis_points: int
-    # Converts the judge's scores to probabilities. If None, the score itself is compared with the
-    # threshold.
+    # None: the score itself is compared with the threshold.
     calibration: Calibration | None = None
 
     def basis_points(self, score: float) -> int:
-        """Converts a judge's raw score to the value that is compared with the threshold."""
+        """What is compared with the threshold."""
         if self.calibration is None:
             return score_basis_points(score)
         return self.calibration.basis_points(score)
@@ -59,27 +55,25 @@ class ActivePolicy:
 
 
 def policies_judging(policies: Iterable[ActivePolicy], direction: Direction) -> list[ActivePolicy]:
-    """Returns the policies that judge this direction. Calls no method of a policy, because a call
-    may have a thousand policies."""
+    """Calls no method of a policy, because a call may have a thousand."""
     directions = (direction, Direction.BOTH)
     return [policy for policy in policies if policy.direction in directions]
 
 
-# The position of a policy in the set, and the policy.
 _Positioned: TypeAlias = tuple[int, ActivePolicy]
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """Finds a call's policies through an index instead of a loop over all policies. A call uses the
-    set that was current at its admission, even if policies are published while the call runs."""
+    """An index instead of a loop over all policies. A call keeps the set of its admission, even if policies
+    are published meanwhile."""
 
     epoch: int
     active: dict[str, ActivePolicy]
     paused: frozenset[str]
-    # The published versions of all policies, also of paused ones, by version id.
+    # Also of paused ones.
     versions: dict[str, PolicyVersion] = field(repr=False, compare=False, default_factory=dict)
-    # The policies that are attached to the organization, and to each project.
+    # Attached to the organization, and to each project.
     _of_organization: list[_Positioned] = field(
         init=False, repr=False, compare=False, default_factory=list
     )
@@ -110,8 +104,7 @@ class PolicySet:
         return [policy for _, policy in positioned]
 
     def applying(self, project_id: ProjectId, named: Sequence[str]) -> tuple[ActivePolicy, ...]:
-        """Returns the policies that are attached to the project or named in the request, each once.
-        Raises NotFound if a named policy is not published or is paused."""
+        """Attached or named, each once. Raises NotFound if a named one isn't published or is paused."""
         by_id = {policy.id: policy for policy in self.attached(project_id)}
         for position, policy_id in enumerate(named):
             by_id[policy_id] = self.find(policy_id, param=f"policy_ids[{position}]")
@@ -135,13 +128,13 @@ NO_POLICIES = PolicySet(epoch=0, active={}, paused=frozenset())
 
 @dataclass(frozen=True, slots=True)
 class PublishedPolicy:
-    """Represents a policy with a published version, without its draft."""
+    """Without its draft."""
 
     organization_id: OrganizationId
     id: str
     is_paused: bool
     version: PolicyVersion
-    # The calibration that an operator has activated.
+    # Activated by an operator.
     calibration: StoredCalibration | None
 
 
@@ -151,8 +144,7 @@ def policy_set(
     default_threshold: int,
     judge: JudgeFormat | None = None,
 ) -> PolicySet:
-    """Builds the set of all published policies. A calibration for another judge than `judge`, or
-    for another rule, is not used."""
+    """Calibrations for another judge or rule aren't used."""
     active: dict[str, ActivePolicy] = {}
     paused: set[str] = set()
     for policy in policies:

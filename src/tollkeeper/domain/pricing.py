@@ -1,10 +1,5 @@
-"""Defines price dimensions and a model's prices, and computes a call's maximum and actual cost.
-Amounts are integers of picousd (10^-12 USD).
-
-A price dimension is a quantity with its own price, such as prompt tokens or web searches. A hold is
-the maximum cost of a call, reserved before the call is sent. `CONTRIBUTING.md` explains how to add a
-price dimension.
-"""
+"""Price dimensions and a model's prices, and what a call costs at most and in fact. Amounts are picousd
+(10^-12 USD). `CONTRIBUTING.md` explains how to add a dimension."""
 
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -13,27 +8,25 @@ import msgspec
 
 from tollkeeper.domain.usage import Usage
 
-# Maps each name of OpenAI's priority tier to the other. OpenAI accepts and reports both names.
+# OpenAI accepts and reports both names of its priority tier.
 _OTHER_TIER_NAMES = {"fast": "priority", "priority": "fast"}
 
 
 @dataclass(frozen=True, slots=True)
 class PriceDimension:
-    # The name in settings, prices and line items.
+    # In settings, prices and line items.
     name: str
-    # The column of table `reservations` with the price that the hold used; empty if there is no
-    # column.
+    # Of `reservations`, with the price that the hold used; "": none.
     column: str
-    # The name in the price list genai-prices; empty if that list does not have this dimension.
+    # In the price list genai-prices; "": not there.
     listed_as: str = ""
-    # Whether the price is per token. Prices per token depend on prompt length and service tier.
+    # Such prices depend on prompt length and service tier.
     per_token: bool = True
-    # Whether the model list that clients read shows this price.
+    # Clients see it in the model list.
     is_public: bool = False
-    # The dimension whose price applies if the settings do not declare a price for this dimension.
-    # If empty, usage without a declared price costs nothing.
+    # Whose price applies if none is declared. Without one, undeclared usage is free.
     fallback: str = ""
-    # The line item in cost reports, if it differs from the name.
+    # In cost reports, if it differs from the name.
     line_item: str = ""
 
 
@@ -58,14 +51,12 @@ PRICE_DIMENSIONS = (
     PriceDimension(
         "output_audio", "price_output_audio", "output_audio_mtok", fallback="completion"
     ),
-    # `reservations` has no column for this price. If the output may be images, a hold's completion
-    # price is the higher of this price and the completion price.
+    # No column: if the output may be images, a hold's completion price is the higher of both.
     PriceDimension("output_image", "", "output_image_mtok", fallback="completion"),
 )
 PRICE_NAMES = tuple(dimension.name for dimension in PRICE_DIMENSIONS)
 PUBLIC_PRICES = tuple(dimension.name for dimension in PRICE_DIMENSIONS if dimension.is_public)
-# The line items of a settlement, each of which is a column: one for each price dimension, and one
-# for costs that an operator enters.
+# Each is a column of settlements; the last one is for costs that an operator enters.
 LINE_ITEMS = (
     *dict.fromkeys(dimension.line_item or dimension.name for dimension in PRICE_DIMENSIONS),
     "other",
@@ -74,8 +65,7 @@ LINE_ITEMS = (
 
 @dataclass(frozen=True, slots=True)
 class PriceVariant:
-    """Contains the prices for one service tier, for prompts of at least `from_tokens` tokens. The
-    tier None stands for every tier without prices of its own."""
+    """For prompts of at least `from_tokens` tokens. The tier None is every tier without prices of its own."""
 
     service_tier: str | None
     from_tokens: int
@@ -84,8 +74,8 @@ class PriceVariant:
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """Contains prices in picousd per token, image, search or request. `declared` has the public
-    prices as the decimal strings in the settings."""
+    """In picousd per token, image, search or request. `declared` has the public ones as the settings' decimal
+    strings."""
 
     prompt: int
     completion: int
@@ -93,25 +83,23 @@ class Pricing:
     request: int
     input_cache_read: int
     declared: dict[str, str] = field(compare=False, repr=False)
-    # The following prices are not public.
+    # Not public from here on.
     input_cache_write: int = 0
     input_cache_write_1h: int = 0
     web_search: int = 0
     input_audio: int = 0
     output_audio: int = 0
     output_image: int = 0
-    # Every combination of service tier and prompt length with prices of its own.
+    # Service tiers and prompt lengths with prices of their own.
     variants: tuple[PriceVariant, ...] = ()
-    # The service tier in which the backend answers a request that names no tier. None means that
-    # the backend may choose any tier.
+    # In which the backend answers a request that names none; None: in any.
     unasked_service_tier: str | None = None
-    # For holds: the highest price of an input token that is not audio, the surcharge of an input
-    # audio token over that price, and the surcharge of an output audio token over the completion
-    # price.
+    # For holds: the highest price of an input token that isn't audio, what audio input adds to that, and what
+    # audio output adds to the completion price.
     dearest_input: int = field(init=False, compare=False, repr=False)
     extra_input_audio: int = field(init=False, compare=False, repr=False)
     extra_output_audio: int = field(init=False, compare=False, repr=False)
-    # For holds: whether images, searches or audio cost more than the tokens that they produce.
+    # For holds: images, searches or audio cost more than their tokens.
     charges_media: bool = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -126,9 +114,8 @@ class Pricing:
         set_field(self, "charges_media", any(extra))
 
     def applying(self, service_tier: str | None, prompt_tokens: int) -> "Pricing":
-        """Returns the prices that apply to an answer in this service tier. `prompt_tokens` counts
-        all input, cached or not. A tier that the settings do not declare has the ordinary
-        prices."""
+        """For an answer in this tier. `prompt_tokens` is all input, cached or not. An undeclared tier has the
+        ordinary prices."""
         if not self.variants:
             return self
         tier = self._declared_tier(service_tier)
@@ -139,8 +126,8 @@ class Pricing:
         return found
 
     def possible(self, asked_tier: str | None, prompt_tokens: int) -> "tuple[Pricing, ...]":
-        """Returns all prices that may apply to a call with at most this many prompt tokens. If a
-        request names a service tier, the backend answers in that tier or in the ordinary tier."""
+        """All that may apply up to this many prompt tokens. A backend answers in the asked tier or in the
+        ordinary one."""
         if not self.variants:
             return (self,)
         tier = asked_tier or self.unasked_service_tier
@@ -156,7 +143,6 @@ class Pricing:
         )
 
     def with_fee(self, fee: int) -> "Pricing":
-        """Returns the prices with `fee` added to the price per request."""
         return replace(
             self,
             request=self.request + fee,
@@ -166,8 +152,7 @@ class Pricing:
         )
 
     def _declared_tier(self, service_tier: str | None) -> str | None:
-        """Returns the name under which the settings declare the tier; None if the tier has the
-        ordinary prices."""
+        """The tier's name in the settings; None: the ordinary prices."""
         if service_tier is None:
             return None
         declared = {variant.service_tier for variant in self.variants}
@@ -179,39 +164,35 @@ class Pricing:
 
 @dataclass(frozen=True, slots=True)
 class PriceChange:
-    """Contains prices that were declared in advance, and the time (Unix seconds) from which they
-    apply."""
+    """Declared in advance, from a time (Unix seconds)."""
 
     valid_from: int
     pricing: Pricing
 
 
 class Bounds(msgspec.Struct, frozen=True, gc=False):
-    """Contains the maximum usage of a call."""
+    """The most that a call may use."""
 
-    # The sum over all prompts that are sent. A fanned-out call, which asks for `n` completions by
-    # `n` calls, sends the prompt `n` times.
+    # Of all prompts that are sent: a fanned-out call sends its prompt `n` times.
     prompt_tokens: int
     choices: int
-    # The tokens of each choice.
     output_tokens_each: int
-    # The images in all prompts that are sent.
+    # In all prompts that are sent.
     images: int = 0
     web_searches: int = 0
-    # The parts of `prompt_tokens` and `output_tokens_each` that may be audio.
+    # What may be audio of the two counts above.
     input_audio_tokens: int = 0
     output_audio_tokens_each: int = 0
-    # Whether the output may be images.
     writes_images: bool = False
-    # How often the prompt is sent. The length of one sent prompt determines its prices.
+    # How often the prompt is sent. Its own length determines its prices.
     prompts: int = 1
-    # The service tier that the request names.
+    # That the request names.
     service_tier: str | None = None
 
 
 def hold_picousd(pricing: Pricing, bounds: Bounds) -> int:
-    """Returns the maximum cost of a call: all completions have the maximum length, and each token
-    has the highest price that may apply (`Pricing.possible`)."""
+    """All completions have the maximum length, and each token the highest price that may apply
+    (`Pricing.possible`)."""
     assert min(bounds.prompt_tokens, bounds.images) >= 0
     assert min(bounds.choices, bounds.output_tokens_each, bounds.prompts) >= 1
     if pricing.variants or bounds.writes_images:
@@ -220,9 +201,8 @@ def hold_picousd(pricing: Pricing, bounds: Bounds) -> int:
 
 
 def dearest_prices(pricing: Pricing, bounds: Bounds) -> Pricing:
-    """Returns the prices, among the possible ones, at which a call within the bounds costs most. If
-    the output may be images, the completion price is the higher of the completion and image
-    prices."""
+    """At which a call within the bounds costs most. If the output may be images, the completion price is the
+    higher of both."""
     tokens_per_prompt = -(-bounds.prompt_tokens // bounds.prompts)
     possible = pricing.possible(bounds.service_tier, tokens_per_prompt)
     if bounds.writes_images:
@@ -237,8 +217,7 @@ def _with_dearer_output(prices: Pricing) -> Pricing:
 
 
 def hold_at(prices: Pricing, bounds: Bounds) -> int:
-    """Returns the maximum cost of a call if each token has the highest of these prices, whatever
-    variants they have."""
+    """At these prices, whatever their variants."""
     amount = (
         prices.dearest_input * bounds.prompt_tokens
         + prices.completion * bounds.choices * bounds.output_tokens_each
@@ -254,7 +233,7 @@ def hold_at(prices: Pricing, bounds: Bounds) -> int:
     return amount
 
 
-# Reads the counts that have prices of their own. In most usages, all of them are 0.
+# Counts with prices of their own, 0 in most usages.
 _separately_priced = attrgetter(
     *("cached_tokens", "cache_write_tokens", "cache_write_1h_tokens", "web_searches"),
     *("input_audio_tokens", "output_audio_tokens", "output_image_tokens"),
@@ -262,10 +241,8 @@ _separately_priced = attrgetter(
 
 
 def cost_of(pricing: Pricing, usage: Usage, images: int) -> dict[str, int]:
-    """Computes the cost of a call in picousd, by line item. If `usage` is the sum of several
-    answers, the cost of each answer is computed separately, because prices depend on the prompt
-    length and service tier of the single answer. Tokens that were read from a cache or written to
-    one, audio tokens and image tokens have prices of their own."""
+    """In picousd, by line item. The answers of a sum are priced one by one, because prices depend on the
+    prompt and tier of the single answer. Cached, audio and image tokens have prices of their own."""
     if usage.parts:
         return _cost_of_parts(pricing, images, usage.parts)
     if pricing.variants:
@@ -298,11 +275,10 @@ def cost_of(pricing: Pricing, usage: Usage, images: int) -> dict[str, int]:
 
 
 def _cost_of_parts(pricing: Pricing, images: int, parts: tuple[Usage, ...]) -> dict[str, int]:
-    """Adds the costs of several answers. The highest price per request is charged once per call,
-    not once per answer."""
+    """Except the price per request: the highest is charged once per call."""
     total: dict[str, int] = {}
     for position, part in enumerate(parts):
-        # `images` is the sum over all parts. Each part received the same images.
+        # `images` is the sum; each part got the same ones.
         part_images = images // len(parts) + (position < images % len(parts))
         for dimension, amount in cost_of(pricing, part, part_images).items():
             if dimension == "request":

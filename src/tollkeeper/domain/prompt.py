@@ -1,10 +1,8 @@
-"""Defines the prompt: the content of a request, in one typed form for every protocol.
+"""The content of a request, in one typed form for every protocol: faces decode requests into prompts, wires
+encode prompts, and the estimator, the judge's transcript and the checks of features read them.
 
-A face (a protocol towards clients: chat, Responses, Messages) decodes its requests into prompts. A
-wire (a protocol towards model servers) encodes prompts into its requests. The token estimator, the
-judge's transcript and the checks of the model's features read prompts. This file lists every type
-of part, and a face rejects content that it cannot convert to one of these types. `place` and
-`param` name the position of a value in the client's request, for error messages.
+This file lists every type of part, and faces reject whatever isn't one. `place` and `param` name positions in
+the client's request, for errors.
 """
 
 import hashlib
@@ -17,7 +15,7 @@ from typing import Any, ClassVar, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-# A JSON object with properties that the interface does not list, such as a JSON schema.
+# With properties that the interface doesn't list, such as a JSON schema.
 FreeObject: TypeAlias = dict[str, Any]
 
 
@@ -27,23 +25,21 @@ class Role(StrEnum):
     USER = "user"
     ASSISTANT = "assistant"
     TOOL = "tool"
-    # The legacy form of TOOL: the message has the name of the function instead of the id of the
-    # call.
+    # The legacy TOOL: the function's name instead of the call's id.
     FUNCTION = "function"
 
 
 class Text(msgspec.Struct, frozen=True, gc=False):
     text: str
-    # Additional properties in the client's JSON of the part. The backend receives them, so token
-    # estimates and policies include them as text. The field `extra` of other parts has the same
-    # meaning.
+    # Other properties of the client's part. The backend gets them, so estimates and policies count them as
+    # text. `extra` of other parts means the same.
     extra: FreeObject | None = None
-    # Empty if the part is not an element of an array in the request.
+    # Empty unless it's an element of an array.
     place: str = ""
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
-    """Represents the model's refusal in an earlier answer."""
+    """In an earlier answer."""
 
     text: str
     extra: FreeObject | None = None
@@ -51,8 +47,7 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reasoning(msgspec.Struct, frozen=True, gc=False):
-    """Represents the reasoning in an earlier answer: text, or `sealed` values, which are encrypted
-    for the backend that wrote the answer."""
+    """In an earlier answer. `sealed` values are encrypted for the backend that wrote it."""
 
     text: str = ""
     sealed: tuple[str, ...] = ()
@@ -61,19 +56,18 @@ class Reasoning(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
-    """Represents a tool call in an earlier answer. `arguments` is JSON text as the model wrote
-    it."""
+    """In an earlier answer. `arguments` is JSON as the model wrote it."""
 
     id: str | None
     name: str
     arguments: str
     place: str = ""
-    # Whether the client used the legacy field `function_call`.
+    # The client used `function_call`.
     legacy: bool = False
     extra: FreeObject | None = None
 
     def described(self) -> FreeObject:
-        """Returns the call in the form of the chat protocol, which a chat template renders."""
+        """In the form of the chat protocol, which a chat template renders."""
         function = {"name": self.name, "arguments": self.arguments}
         return {"id": self.id, "type": "function", "function": function, **(self.extra or {})}
 
@@ -87,7 +81,7 @@ class Image(msgspec.Struct, frozen=True, gc=False):
 
 
 class Audio(msgspec.Struct, frozen=True, gc=False):
-    """Contains either `data` in base64 with its format, or a URL."""
+    """`data` in base64 with its format, or a URL."""
 
     modality: ClassVar[str] = "audio"
     data: str | None = None
@@ -118,26 +112,24 @@ Media: TypeAlias = Image | Audio | Video | File
 Content: TypeAlias = Text | Refusal | Reasoning | Media
 
 
-# The types of blocks of the Messages protocol in which the provider calls its web search and returns
-# the results.
+# Blocks of the Messages protocol for the provider's web search and its results.
 SERVER_TOOL_USE, SEARCH_RESULTS = "server_tool_use", "web_search_tool_result"
 
 
 class ToolResult(msgspec.Struct, frozen=True, gc=False):
-    """Contains a tool's result. `call_id` is the id of the tool call. The legacy form has the
-    function's `name` instead."""
+    """`call_id` is the tool call's. The legacy form has the function's `name` instead."""
 
     content: tuple[Content, ...]
     call_id: str | None
     name: str | None = None
-    # Whether the tool failed; the content then describes the failure.
+    # The content then describes the failure.
     is_error: bool = False
     extra: FreeObject | None = None
 
 
 class SearchBlock(msgspec.Struct, frozen=True, gc=False):
-    """Represents a web search in an earlier answer, or its results, as the model's provider wrote
-    them. Only the protocol of this answer (Messages) can transmit such a block."""
+    """A search of an earlier answer, or its results, as the provider wrote it. Only the Messages protocol can
+    carry it."""
 
     written: FreeObject
     place: str = ""
@@ -145,7 +137,7 @@ class SearchBlock(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def query(self) -> FreeObject | None:
-        """Returns what the model searches for; None if the block contains results."""
+        """None for results."""
         return self.written["input"] if self.written["type"] == SERVER_TOOL_USE else None
 
 
@@ -158,38 +150,33 @@ _set = msgspec.structs.force_setattr
 
 
 class Turn(msgspec.Struct, frozen=True, gc=False):
-    """Represents one message of the conversation. An assistant's turn contains the reasoning, the
-    text and the tool calls of one earlier answer."""
+    """One message. An assistant's has the reasoning, the text and the tool calls of one earlier answer."""
 
     role: Role
     parts: tuple[Part, ...]
-    # The name of the message's author.
+    # The author's.
     name: str | None = None
     place: str = ""
-    # Properties of the message that its role does not define. The backend receives them, so they
-    # count as text.
+    # Not of this role, but the backend gets them, so they count as text.
     extra: FreeObject | None = None
 
 
 class FunctionTool(msgspec.Struct, frozen=True, gc=False):
-    """Represents a function that the model may call."""
-
     name: str
     description: str | None = None
     parameters: FreeObject | None = None
     strict: bool | None = None
     place: str = ""
-    # The position of `parameters` in the client's request.
+    # The position of `parameters`.
     schema_place: str = ""
-    # Whether the client used the legacy field `functions`.
+    # The client used `functions`.
     legacy: bool = False
-    # Additional properties of the function object, and of the tool object that contains the
-    # function.
+    # Of the function object, and of the tool object around it.
     extra: FreeObject | None = None
     tool_extra: FreeObject | None = None
 
     def described(self) -> FreeObject:
-        """Returns the tool in the form of the chat protocol, which a chat template renders."""
+        """In the form of the chat protocol, which a chat template renders."""
         optional = {
             "description": self.description,
             "parameters": self.parameters,
@@ -208,8 +195,7 @@ _BUILTIN_FUNCTION = "builtin_function"
 
 
 class OtherTool(msgspec.Struct, frozen=True, gc=False):
-    """Represents a tool that is not a function. Only a wire with the protocol of the client's
-    request can send such a tool."""
+    """Not a function. Only a wire with the client's protocol can send it."""
 
     written: FreeObject
     place: str
@@ -217,13 +203,12 @@ class OtherTool(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def provider_name(self) -> str | None:
-        """Returns the tool's name if the model's provider runs the tool, such as a web search.
-        Returns None if the client runs the tool, like a function or a custom tool."""
+        """If the provider runs the tool, such as a web search; None if the client does."""
         kind, function = self.written.get("type"), self.written.get("function")
         if self.legacy or kind in _CLIENT_TOOL_TYPES:
             return None
         if kind is None:
-            # For some providers, the tool's name is its only property: `{"googleSearch": {}}`.
+            # Some providers' tools have only this property: `{"googleSearch": {}}`.
             return None if function is not None else next(iter(self.written), None)
         if kind == _BUILTIN_FUNCTION and isinstance(function, dict):
             return str(function.get("name"))
@@ -243,14 +228,11 @@ class ToolMode(StrEnum):
 
 
 class NamedFunction(msgspec.Struct, frozen=True, gc=False):
-    """Requires that the model calls this function."""
-
     name: str
 
 
 def decode_arguments(arguments: str) -> dict[str, msgspec.Raw] | None:
-    """Decodes the arguments of a tool call, which are a JSON text. Only the top level is decoded: the
-    values stay JSON. Returns None if the text is not a JSON object or is nested too deeply."""
+    """Only the top level: the values stay JSON. None if it's no JSON object or nested too deeply."""
     try:
         return _json_object.decode(arguments)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
@@ -261,33 +243,27 @@ _json_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class AllowedFunctions(msgspec.Struct, frozen=True, gc=False):
-    """Allows the model to call only these functions."""
-
     names: tuple[str, ...]
     mode: ToolMode
 
 
 class OtherChoice(msgspec.Struct, frozen=True, gc=False):
-    """Represents any other `tool_choice`. Only a wire with the protocol of the client's request
-    can send such a choice."""
+    """Any other `tool_choice`. Only a wire with the client's protocol can send it."""
 
     written: FreeObject
 
 
 class ToolChoice(msgspec.Struct, frozen=True, gc=False):
-    """Tells whether the model must call tools, and which ones."""
-
     choice: ToolMode | NamedFunction | AllowedFunctions | OtherChoice
     param: str
-    # The JSON objects in a chat client's `tool_choice`. A chat backend receives them unchanged, so
-    # they count as text.
+    # What a chat client wrote. A chat backend gets it unchanged, so it counts as text.
     written: tuple[FreeObject, ...] = ()
-    # Whether a wire whose protocol cannot force a web search may send the search without the choice.
+    # A protocol that can't force a web search may send the search without the choice.
     may_be_dropped: bool = False
 
 
 class UserLocation(msgspec.Struct, frozen=True, gc=False):
-    """Contains the user's approximate location, for web searches."""
+    """Approximate, for web searches."""
 
     city: str | None = None
     country: str | None = None
@@ -295,25 +271,20 @@ class UserLocation(msgspec.Struct, frozen=True, gc=False):
     timezone: str | None = None
 
     def set_fields(self) -> dict[str, str]:
-        """Returns the fields that are set."""
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value}
 
 
 class WebSearch(msgspec.Struct, frozen=True, gc=False):
-    """Allows the model to search the web."""
-
     param: str
     context_size: str | None = None
     location: UserLocation | None = None
-    # Additional search options in a chat request. Only the chat protocol can transmit them.
+    # Of a chat request; only the chat protocol can carry them.
     extra: FreeObject | None = None
-    # The maximum number of searches for one answer. Only the Messages protocol can transmit it.
+    # For one answer; only the Messages protocol can carry it.
     uses_max: int | None = None
 
 
 class JsonOutput(msgspec.Struct, frozen=True, gc=False):
-    """Requires a JSON object of any shape as the answer."""
-
     param: str
 
     def described(self) -> FreeObject:
@@ -321,8 +292,6 @@ class JsonOutput(msgspec.Struct, frozen=True, gc=False):
 
 
 class SchemaOutput(msgspec.Struct, frozen=True, gc=False):
-    """Requires JSON that follows this schema as the answer."""
-
     name: str
     schema: FreeObject
     param: str
@@ -343,15 +312,12 @@ OutputFormat: TypeAlias = JsonOutput | SchemaOutput
 
 
 class OutputModality(msgspec.Struct, frozen=True, gc=False):
-    """Requests a kind of content in the answer, such as `text` or `image`."""
-
     name: str
     param: str
 
 
 class Sampling(msgspec.Struct, frozen=True, gc=False):
-    """Controls how the backend samples tokens. For a field that is None, the backend uses its own
-    default."""
+    """None: the backend's own default."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -362,7 +328,6 @@ class Sampling(msgspec.Struct, frozen=True, gc=False):
     stop: str | list[str] | None = None
 
     def set_fields(self) -> dict[str, float | str | list[str] | dict[str, float]]:
-        """Returns the fields that are set."""
         if self == DEFAULT_SAMPLING:
             return {}
         return {
@@ -376,32 +341,27 @@ DEFAULT_SAMPLING = Sampling()
 
 
 class Logprobs(msgspec.Struct, frozen=True, gc=False):
-    """Requests log-probabilities in the answer."""
-
     param: str
-    # The number of alternative tokens to list for each token of the answer.
+    # Alternatives for each token.
     top: int | None = None
 
 
 class ReasoningWish(msgspec.Struct, frozen=True, gc=False):
-    """Tells how much the model should reason. `params` are the request fields that ask for
-    reasoning."""
+    """`params` are the request fields that ask for reasoning."""
 
     params: tuple[str, ...]
     effort: str | None = None
-    # Whether `effort` asks for reasoning even without another request field. False for the Messages
-    # protocol.
+    # `effort` asks for reasoning by itself. Not in the Messages protocol.
     asks_by_effort: bool = True
 
 
 class CachingWish(msgspec.Struct, frozen=True, gc=False):
-    """Contains the key and the salt for the backend's prefix cache. Both are hashes that differ
-    from project to project, so the backend never sees the client's own values."""
+    """For the backend's prefix cache. Hashes that differ between projects, so the backend never sees the
+    client's values."""
 
     key: str | None = None
     salt: str | None = None
-    # Whether the client requested the salt. Otherwise the gateway added it, for backends that can
-    # use a salt.
+    # By the client. Otherwise the gateway added it.
     salt_is_asked: bool = False
 
 
@@ -409,8 +369,7 @@ _NO_CACHING_WISH = CachingWish()
 
 
 class Identity(msgspec.Struct, frozen=True, gc=False):
-    """Identifies the end user on whose behalf the client sends the request, for the backend's abuse
-    checks and records."""
+    """The end user, for the backend's abuse checks and records."""
 
     user: str | None = None
     safety_identifier: str | None = None
@@ -418,8 +377,7 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def short_user(self) -> str | None:
-        """Returns the user in at most 64 characters, OpenAI's maximum. A longer name is replaced by
-        its SHA-256 digest."""
+        """OpenAI takes 64 characters; a longer name becomes its SHA-256."""
         user = self.user
         if user is None or len(user) <= _USER_LENGTH_MAX:
             return user
@@ -431,9 +389,8 @@ _ANONYMOUS = Identity()
 
 
 class Option(msgspec.Struct, frozen=True, gc=False):
-    """Represents a request field that not every backend supports. The model's `options` map the
-    option's name to a field of the backend's request. A model without an entry for the name does
-    not support the option. `value` is a JSON value."""
+    """A field that not every backend supports. The model's `options` map its name to the backend's field;
+    without an entry the model lacks it. `value` is JSON."""
 
     name: str
     value: object
@@ -441,12 +398,10 @@ class Option(msgspec.Struct, frozen=True, gc=False):
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
-    """Contains the conversation, the tools and all other content of a request."""
-
     turns: tuple[Turn, ...]
     tools: tuple[Tool, ...] = ()
-    # The tools of a Messages request that the model's provider runs, unchanged. They are not in
-    # `tools`. They count as text, but a chat template does not render them.
+    # Of a Messages request, run by the provider, unchanged and not in `tools`. They count as text, but a chat
+    # template doesn't render them.
     server_tools: tuple[FreeObject, ...] = ()
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -459,18 +414,16 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     caching: CachingWish = _NO_CACHING_WISH
     identity: Identity = _ANONYMOUS
     options: tuple[Option, ...] = ()
-    # Whether the client can read the blocks of the provider's web searches (`SearchBlock`).
+    # (`SearchBlock`)
     reads_search_blocks: bool = False
-    # The original bytes of a chat request, by field. The chat wire sends these bytes instead of
-    # encoding the typed fields; all other code reads the typed fields.
+    # The bytes of a chat request, by field. The chat wire sends these; everything else reads the typed
+    # fields.
     written: Mapping[str, msgspec.Raw] | None = None
 
-    # The texts of all turns, if the turns consist only of one text each: no other parts, no names and
-    # no additional properties. Otherwise None. Computed from the turns, unless the creator of the
-    # prompt knows that the turns consist only of one text each. Code that replaces the turns must
-    # set it to None, so that it is computed again.
+    # If each turn is just one text (no other parts, names or properties), otherwise None. Computed, unless
+    # the creator knows. Whoever replaces the turns must set it to None, so that it's computed again.
     texts: tuple[str, ...] | None = None
-    # Every media part of the turns, including media inside tool results. Computed from the turns.
+    # Of the turns, also inside tool results. Computed.
     media: tuple[Media, ...] = ()
 
     def __post_init__(self) -> None:
@@ -490,7 +443,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
         _set(self, "media", media)
 
     def cache_marks(self) -> list[FreeObject]:
-        """Returns every `cache_control` object that the client wrote in parts and in tools."""
+        """All that the client wrote in parts and tools."""
         objects: list[FreeObject | None] = []
         for turn in self.turns:
             for part in turn.parts:
@@ -506,7 +459,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def provider_tools(self) -> list[tuple[str, OtherTool]]:
-        """Returns those tools in `tools` that the model's provider runs, each with its name."""
+        """Those in `tools` that the provider runs, by name."""
         return [
             (name, tool)
             for tool in self.tools
@@ -515,7 +468,6 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def allowed_functions(self) -> list[FunctionTool]:
-        """Returns the functions that the client allows the model to call."""
         functions = [tool for tool in self.tools if isinstance(tool, FunctionTool)]
         choice = None if self.tool_choice is None else self.tool_choice.choice
         if not isinstance(choice, AllowedFunctions):
@@ -528,7 +480,6 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.tools) and all(tool.legacy for tool in self.tools)
 
     def with_seed(self, seed: int) -> "Prompt":
-        """Returns the prompt with another sampling seed."""
         written = self.written
         if written is not None:
             written = {**written, "seed": msgspec.Raw(str(seed).encode())}

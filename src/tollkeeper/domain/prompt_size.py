@@ -1,8 +1,5 @@
-"""Estimates the tokens of a prompt without a tokenizer. The estimate errs high.
-
-A hold is the highest possible cost of a call, reserved before the call is sent; it needs upper
-limits of all tokens and web searches.
-"""
+"""Estimates the tokens of a prompt without a tokenizer, and gives upper limits of tokens and web searches for
+holds. It errs high."""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -28,24 +25,22 @@ from tollkeeper.domain.prompt import (
     Video,
 )
 
-# The tokens that count for one image if only an estimate is needed: Claude's maximum. Few images have
-# more tokens.
+# For an estimate: Claude's maximum. Few images have more.
 _IMAGE_TOKENS_GUESS = 4800
-# The tokens that a chat template adds around a message.
+# That a chat template adds.
 _TOKENS_PER_TURN = 8
 
-# The number of searches that a hold covers if the client does not explicitly allow more.
+# What a hold covers unless the client allows more.
 WEB_SEARCHES_MAX = 10
-# The maximum number of searches that a hold covers if the client allows more.
+# And at most if it does.
 _WEB_SEARCHES_ALLOWED_MAX = 1000
-# More searches than any recorded answer has made (28).
+# The most of any recorded answer is 28.
 WEB_SEARCHES_SEEN_MAX = 40
-# The two fields by which a client limits how often the provider's tools are used: an option of the
-# request, and a property of the tool.
+# Where a client limits the provider's tools: an option of the request, and a property of the tool.
 _REQUEST_USES_OPTION = "max_tool_calls"
 _TOOL_USES_PROPERTY = "max_uses"
 
-# The ASCII characters that Jinja's `tojson` filter escapes, and the length of an escape (`\u003c`).
+# Jinja's `tojson` escapes these, as `\u003c`.
 _ESCAPED_FOR_HTML = "<>&'"
 _ESCAPE_BYTES = 6
 
@@ -53,44 +48,37 @@ _encode = msgspec.json.Encoder().encode
 
 
 class PromptSize(msgspec.Struct, frozen=True, gc=False):
-    """Contains the quantities of a prompt that determine its tokens."""
-
-    # An estimate of the tokens in all texts, tools and output formats, and around the turns. It
-    # errs high.
+    # Of all texts, tools and output formats, and around the turns. Errs high.
     text_tokens: int
-    # The bytes of the same content, plus the tokens around the turns. No tokenizer produces more
-    # tokens than this.
+    # Of the same, plus the tokens around the turns. No tokenizer makes more tokens.
     text_bytes: int
     images: int = 0
     files: int = 0
     audios: int = 0
     videos: int = 0
-    # The number of base64 characters in all files.
+    # In base64.
     file_characters: int = 0
     has_tools: bool = False
-    # The number of searches that the hold covers.
+    # That the hold covers.
     web_searches: int = 0
-    # Whether only text and tools produce tokens, as in nearly every prompt. For media and search
-    # results only upper limits are known, not counts.
+    # As in nearly every prompt. Media and search results only have limits, no counts.
     is_text_only: bool = True
 
     @property
     def has_likely_tokens(self) -> bool:
-        """Tells whether `likely_tokens` includes everything: text and images."""
+        """`likely_tokens` then has everything."""
         return not (self.files or self.audios or self.videos or self.web_searches)
 
     def sent_to(self, model: Model) -> "PromptSize":
-        """Returns the size if the prompt is sent to this model. Some models search the web even if
-        the request does not ask for a search."""
+        """Some models search unasked."""
         unasked = model.token_bounds.unrequested_searches_max
         if self.web_searches >= unasked:
             return self
         return msgspec.structs.replace(self, web_searches=unasked, is_text_only=False)
 
     def bound(self, model: Model, counted: int | None = None) -> int:
-        """Returns an upper limit of the prompt's tokens. `counted` is a tokenizer's count of the
-        text with the chat template, if available. A medium or a search without a token limit may
-        fill the context."""
+        """`counted` is a tokenizer's count of the text with the template. A medium or a search without a
+        limit may fill the context."""
         bounds = model.token_bounds
         total = counted
         if total is None:
@@ -103,7 +91,7 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
             (self.files, bounds.file),
             (self.audios, bounds.audio),
             (self.videos, bounds.video),
-            # Search results are input tokens, even if the search itself has no price.
+            # Results are input, even if the search has no price.
             (self.web_searches, bounds.web_search),
         )
         for count, tokens in media:
@@ -115,10 +103,9 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
     def likely_tokens(
         self, model: Model, counted: int | None = None, *, counts_media: bool = False
     ) -> int:
-        """Returns the most likely number of the prompt's tokens, for the charge of a call whose backend
-        does not report it. `counted` is a tokenizer's count, if available, and `counts_media` tells
-        whether it includes media. Unlike `bound`, the estimate adds nothing for what an unknown chat
-        template may add, and nothing for files, audio, video and search results."""
+        """For the charge if the backend reports nothing. `counted` is a tokenizer's count, with media if
+        `counts_media`. Unlike `bound`, it adds nothing for what an unknown template may add, nor for files,
+        audio, video and search results."""
         total = self.text_tokens if counted is None else counted
         if self.images and (counted is None or not counts_media):
             total += self.images * min(
@@ -127,8 +114,7 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
         return min(total, model.context_length)
 
     def hold_bound(self, model: Model, counted: int | None = None) -> int:
-        """Returns an upper limit of the prompt tokens that an answer is charged for. If the model
-        reads the prompt again after each search, every reading is charged."""
+        """What an answer may be charged for: a model may read the prompt again after each search."""
         bounds, size = model.token_bounds, self
         if bounds.text_by_bytes:
             size = msgspec.structs.replace(self, text_tokens=self.text_bytes)
@@ -138,15 +124,14 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
         first = msgspec.structs.replace(size, web_searches=0).bound(model, counted)
         if tokens_per_search is None:
             return first + self.web_searches * context
-        # The model reads the prompt before the first search and again after each search.
+        # Before the first search, and after each.
         readings = self.web_searches + 1
         return sum(
             min(first + searches * tokens_per_search, context) for searches in range(readings)
         )
 
     def audio_bound(self, model: Model, bound: int) -> int:
-        """Returns the maximum audio tokens of a prompt with at most `bound` tokens. Videos may have
-        sound, and files may contain audio."""
+        """Videos may have sound, and files audio."""
         if self.is_text_only:
             return 0
         bounds = model.token_bounds
@@ -162,17 +147,15 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
         return min(audio_tokens, bound)
 
     def guess(self) -> int:
-        """Returns the estimate for a request that only asks for a token count. Counts one token for
-        each base64 character of a file. This is enough for most files, even if their text is
-        compressed. Ignores audio and video."""
+        """For requests that only count tokens. One for each base64 character of a file, enough for most even
+        if compressed. Ignores audio and video."""
         return self.text_tokens + _IMAGE_TOKENS_GUESS * self.images + self.file_characters
 
 
 def measure_prompt(
     prompt: Prompt, bounds: TokenBounds = DEFAULT_TOKEN_BOUNDS, text: str | None = None
 ) -> PromptSize:
-    """Measures a prompt for a model with these bounds. `text` is the result of `prompt_text`, if
-    already known."""
+    """`text` is `prompt_text`, if already known."""
     text_tokens, text_bytes = measure_text(prompt_text(prompt) if text is None else text)
     tokens_around = _TOKENS_PER_TURN * len(prompt.turns)
     size = PromptSize(text_tokens + tokens_around, text_bytes + tokens_around)
@@ -181,7 +164,7 @@ def measure_prompt(
     tools, media, web_searches = prompt.tools, prompt.media, _web_searches(prompt)
     text_bytes = size.text_bytes
     if tools and bounds.text_by_bytes:
-        # The bytes are used as a limit, so they have to cover every known chat template.
+        # The bytes are a limit, so they cover every known template.
         text_bytes += _bytes_added_by_templates(tools)
     return msgspec.structs.replace(
         size,
@@ -198,21 +181,19 @@ def measure_prompt(
 
 
 def _bytes_added_by_templates(tools: tuple[Tool, ...]) -> int:
-    """Returns the additional bytes that the most verbose known chat templates need for the tools,
-    compared with the compact JSON in `prompt_text`. The templates of Llama 3 and 4 indent by four
-    spaces, and the template filters of some servers escape non-ASCII and HTML characters."""
+    """What the most verbose known templates need more than the compact JSON of `prompt_text`: Llama 3 and 4
+    indent by four spaces, and some servers' filters escape non-ASCII and HTML."""
     compact = _encode([tool.described() for tool in tools])
     printed = msgspec.json.format(compact, indent=4).decode()
     plain = len(printed.encode("ascii", "ignore"))
     plain -= sum(printed.count(character) for character in _ESCAPED_FOR_HTML)
-    # JSON has one escape for each UTF-16 code unit.
+    # An escape for each.
     units = len(printed.encode("utf-16-le")) // 2
     return plain + _ESCAPE_BYTES * (units - plain) - len(compact)
 
 
 def _web_searches(prompt: Prompt) -> int:
-    """Returns the number of searches that the hold of the call has to cover."""
-    # Other tools that the provider runs count as searches, because their results become input too.
+    # Other tools of the provider count too, because their results become input.
     provider_tools = [tool.written for _, tool in prompt.provider_tools] if prompt.tools else []
     if prompt.web_search is None and not provider_tools:
         return 0
@@ -221,8 +202,7 @@ def _web_searches(prompt: Prompt) -> int:
 
 
 def _searches_to_continue(prompt: Prompt) -> int:
-    """Returns the searches without results in earlier answers. The provider makes them when the client
-    continues the answer."""
+    """Earlier answers' searches without results, which the provider makes when the answer goes on."""
     blocks = [
         part.written
         for turn in prompt.turns
@@ -240,8 +220,8 @@ def _tool_uses_allowed(prompt: Prompt, provider_tools: list[FreeObject]) -> int:
 
 
 def prompt_text(prompt: Prompt) -> str:
-    """Returns every text that the model may read. Line breaks separate the texts of a message, because
-    the gateway or a server joins these texts by line breaks."""
+    """Every text that the model may read. Line breaks separate a message's texts, because the gateway or a
+    server joins them so."""
     texts: Iterable[str] | None = prompt.texts
     if texts is None:
         texts = []
@@ -255,7 +235,6 @@ def prompt_text(prompt: Prompt) -> str:
 
 
 def _described(prompt: Prompt) -> str:
-    """Returns the tools and the output format as JSON."""
     described = [tool.described() for tool in prompt.tools]
     described += prompt.server_tools
     if prompt.output_format is not None:
@@ -284,6 +263,6 @@ def _part_texts(part: Part) -> Iterator[str]:
 
 
 def _extra_texts(extra: FreeObject | None) -> Iterator[str]:
-    """Encodes the client's additional properties as JSON, because the model may read them too."""
+    """The model may read them too."""
     if extra:
         yield _encode(extra).decode()

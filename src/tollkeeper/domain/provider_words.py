@@ -1,15 +1,12 @@
-"""Lists the words of providers that reach clients although no policy judges them. Any other word is
-dropped or replaced, because a word may be a whole sentence: a finish reason "Mix the powder with ..."
-would pass an enforcing policy.
-"""
+"""The providers' words that reach clients although no policy judges them. All others are dropped or replaced,
+because a word may be a sentence: a finish reason "Mix the powder with ..." would pass an enforcing policy."""
 
 import re
 from typing import Any
 
 from tollkeeper.domain.inference import Finish
 
-# The reasons of chat servers for the end of a choice, beyond those of `Finish`: Together, Mistral, text
-# generation servers, DeepSeek, vLLM and SGLang, OpenRouter.
+# Beyond those of `Finish`: Together, Mistral, text generation servers, DeepSeek, vLLM and SGLang, OpenRouter.
 _FINISHES = frozenset(
     {
         *Finish,
@@ -24,14 +21,14 @@ _SERVICE_TIERS = frozenset(
         *("on_demand", "performance", "standard", "batch", "reserved"),
     }
 )
-# Hashes, versions and a few names, for example "fp_44709d6fcb", "b6900-1a2b3c4", "3.3.5-native" and
-# "fp_8802369eaa_prod0425fp8". A hash spells no word that is longer than "facade".
+# Hashes, versions and a few names: "fp_44709d6fcb", "b6900-1a2b3c4", "3.3.5-native",
+# "fp_8802369eaa_prod0425fp8". A hash spells no word longer than "facade".
 _FINGERPRINT_PART = (
     r"(?:[0-9a-f]+|(?:b|dev|fp|fpv|prod|tp|v)[0-9]*(?:fp8)?|kvcache|native|new|ollama|sha|vllm)"
 )
 _FINGERPRINT = re.compile(rf"{_FINGERPRINT_PART}(?:[._-]{_FINGERPRINT_PART}){{,9}}")
 _FINGERPRINT_LENGTH_MAX = 80
-# The words of which the names of counts in a usage report consist, such as "cache_write_tokens".
+# Of names such as "cache_write_tokens".
 _COUNT_WORDS = frozenset(
     {
         *("accepted", "audio", "cache", "cached", "citation", "creation", "details", "document"),
@@ -44,9 +41,8 @@ _COUNT_WORDS = frozenset(
 
 
 def known_finish(finish: str) -> str | None:
-    """Returns the finish reason if it is known, None if the provider stated none, otherwise "stop":
-    some clients fail if a choice ends without a reason. The record of the call contains the
-    provider's own word."""
+    """None if the provider stated none, and "stop" for an unknown one: some clients fail without a reason.
+    The call's record has the provider's own word."""
     return (finish if finish in _FINISHES else Finish.STOP) or None
 
 
@@ -61,7 +57,7 @@ def known_fingerprint(fingerprint: str | None) -> str | None:
 
 
 def known_counts(details: dict[str, Any]) -> dict[str, Any]:
-    """Returns the details of a usage report whose names are known."""
+    """Without unknown names."""
     return {
         name: known_counts(value) if isinstance(value, dict) else value
         for name, value in details.items()

@@ -1,5 +1,4 @@
-"""Defines cost reports: the query, the days that it covers, and pages of buckets (one bucket per
-day)."""
+"""Cost reports: the query, its days, and pages of buckets, one a day."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +6,7 @@ from enum import StrEnum
 from tollkeeper.domain.access import KeyId, ProjectId
 
 DAY_S = 86400
-# The last second of the year 9999, the last year of Python's dates.
+# Of 9999, the last year of Python's dates.
 TIME_MAX = 253402300799
 
 
@@ -19,8 +18,7 @@ class CostDimension(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CostQuery:
-    """Contains a client's query for a cost report, with times in Unix seconds. If `end_time` is
-    None, the report ends now. `limit` is the maximum number of days on a page."""
+    """In Unix seconds. Without `end_time` the report ends now. `limit` is the days of a page."""
 
     start_time: int
     end_time: int | None
@@ -32,8 +30,8 @@ class CostQuery:
 
 @dataclass(frozen=True, slots=True)
 class CostRow:
-    """Contains the settled cost of one group on one day (a number of UTC days since 1970-01-01). A
-    dimension is None if the query does not group by it."""
+    """Of one group on one day, counted from 1970-01-01. A dimension is None if the query doesn't group by
+    it."""
 
     day: int
     amount_picousd: int
@@ -58,22 +56,21 @@ class CostPage:
 
 @dataclass(frozen=True, slots=True)
 class DayRange:
-    """Represents a range of whole UTC days, counted from 1970-01-01; `end` is exclusive."""
+    """Counted from 1970-01-01; `end` is exclusive."""
 
     first: int
     end: int
 
 
 def days_of(start_time: int, end_time: int) -> DayRange:
-    """Returns the UTC days that overlap the time range from `start_time` to `end_time` (exclusive).
-    Returns an empty range if the time range is empty."""
+    """That overlap the range; `end_time` is exclusive. None if it's empty."""
     if end_time <= start_time:
         return DayRange(first=0, end=0)
     return DayRange(first=start_time // DAY_S, end=(end_time - 1) // DAY_S + 1)
 
 
 def buckets_of(days: DayRange, rows: list[CostRow]) -> tuple[CostBucket, ...]:
-    """Returns one bucket for each day, including days without cost."""
+    """Days without cost have one too."""
     by_day: dict[int, list[CostRow]] = {day: [] for day in range(days.first, days.end)}
     for row in rows:
         by_day[row.day].append(row)

@@ -1,9 +1,5 @@
-"""Computes the prices of a model that several backends may serve (`catalog.Route`).
-
-The hold (the amount reserved before a call) and the public prices use the most expensive backend.
-The call is charged at the prices of the backend that answered. A model with a single backend has no
-routes.
-"""
+"""The prices of a model that several backends may serve (`catalog.Route`). Holds and public prices use the
+most expensive one; the call is charged at those of the backend that answered."""
 
 import math
 
@@ -22,39 +18,34 @@ from tollkeeper.domain.prompt_size import WEB_SEARCHES_SEEN_MAX
 
 
 def prices_by_backend(model: Model, now: int) -> dict[str, Pricing]:
-    """Returns the prices of each route's backend at the time `now` (Unix seconds). The result is
-    empty for a model with a single backend."""
+    """At this time (Unix seconds). Empty for a model with one backend."""
     return {route.model.backend: route.model.pricing_at(now) for route in model.routes}
 
 
 class PricesInForce:
-    """Contains the prices of a model between two price changes, and computes maximum costs with
-    them."""
+    """Between two price changes."""
 
     __slots__ = ("_model", "_prices_differ", "_pricing", "by_backend", "since", "until")
 
     def __init__(self, model: Model, now: int) -> None:
         models = (model, *(route.model for route in model.routes))
         times = [change.valid_from for served in models for change in served.price_changes]
-        # The times of the last and the next price change, in Unix seconds; infinite if there is
-        # none.
+        # Of the last and the next change; infinite if there is none.
         self.since = max((time for time in times if time <= now), default=-math.inf)
         self.until = min((time for time in times if time > now), default=math.inf)
         self.by_backend = prices_by_backend(model, now)
         self._model = model
         self._pricing = model.pricing_at(now)
-        # Whether the prices of a call depend on its backend, its prompt or its answer.
+        # They depend on backend, prompt or answer.
         self._prices_differ = bool(model.routes or self._pricing.variants or model.writes_images)
 
     def dearest(self, bounds: Bounds) -> Pricing:
-        """Returns the prices of the most expensive backend for a call within the bounds."""
         if not self.by_backend:
             return self._pricing
         return max(self.by_backend.values(), key=lambda pricing: hold_picousd(pricing, bounds))
 
     def hold(self, bounds: Bounds) -> tuple[Pricing, int]:
-        """Returns the prices of the most expensive backend, and the maximum cost of a call within the
-        bounds."""
+        """With the prices of the most expensive backend."""
         pricing = prices = self._pricing
         if self._prices_differ:
             pricing = self.dearest(bounds)
@@ -62,21 +53,19 @@ class PricesInForce:
         return pricing, hold_at(prices, bounds)
 
     def overage_max(self, bounds: Bounds, hold: int) -> int:
-        """Returns the highest cost beyond its hold that there is a reason to expect of a call within
-        the bounds. It is 0 if the backend respects the limits that it receives, because the hold is
-        then the highest cost."""
+        """What a call within the bounds may cost beyond its hold, as far as there is a reason to expect it: 0
+        if the backend respects its limits."""
         declared = self._model.token_bounds
         if declared.unbounded:
             return self.cost_max(bounds) - hold
         if not bounds.web_searches or declared.limits_searches:
             return 0
-        # Nobody limits the number of searches. The output limit still applies.
+        # Nobody limits the searches, but the output limit applies.
         return self._cost(self._with_all_searches(bounds)) - hold
 
     def cost_max(self, bounds: Bounds) -> int:
-        """Returns the highest possible cost of a call by the model's declared limits: a full
-        context for each prompt, the longest output, and more searches than any known answer made.
-        An answer may exceed `bounds`, but not these limits."""
+        """By the declared limits of the model: a full context for each prompt, the longest output, and more
+        searches than any known answer made. An answer may exceed `bounds`, but not these."""
         model = self._model
         output_each = max(bounds.output_tokens_each, model.max_output_length)
         prompt = max(bounds.prompt_tokens, bounds.prompts * model.context_length)
@@ -93,8 +82,7 @@ class PricesInForce:
         return hold_picousd(self.dearest(bounds), bounds)
 
     def _with_all_searches(self, bounds: Bounds) -> Bounds:
-        """Returns the bounds of a call that makes more searches than any known answer, whose results
-        may fill the context of each prompt."""
+        """More searches than any known answer, whose results may fill each prompt's context."""
         searches = max(bounds.web_searches, bounds.prompts * WEB_SEARCHES_SEEN_MAX)
         context = bounds.prompts * self._model.context_length
         tokens_each = self._model.token_bounds.web_search
@@ -106,8 +94,7 @@ class PricesInForce:
 
 
 def shown_prices(model: Model, now: int) -> dict[str, str]:
-    """Returns the public prices as decimal strings: for each price dimension, the highest price of
-    any backend."""
+    """The highest of any backend, as decimal strings."""
     if not model.routes:
         return model.pricing_at(now).declared
     possible = list(prices_by_backend(model, now).values())

@@ -1,9 +1,7 @@
-"""Measures the work that a JSON schema causes in a model server that constrains its output to the
-schema.
+"""How much work a JSON schema makes for a server that constrains its output to it.
 
-The server tracks all possible continuations of the answer at the same time. Its work therefore
-grows with the number of choices that the schema allows, not only with the length of the schema's
-text.
+The server tracks all possible continuations at once, so its work grows with the choices that the schema
+allows, not only with its length.
 """
 
 import re
@@ -13,24 +11,23 @@ from typing import Any
 
 import msgspec
 
-# The schema keywords whose value is a map of subschemas, a list of subschemas, or one subschema.
+# Their value is a map of subschemas, a list, or one.
 _MAPS = ("properties", "patternProperties")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _SINGLES = ("items", "additionalProperties", "additionalItems", "contains", "not")
-# The schema keywords whose value may be a list of choices.
+# Their value may be a list of choices.
 _BRANCHES = ("enum", "anyOf", "oneOf", "type")
-# References can multiply the number of choices. Counting stops at this number, which is far above
-# every limit, so that the integers stay small.
+# References multiply choices. Counting stops far above every limit, so that integers stay small.
 _COUNT_MAX = 10**9
-# A schema with deeper nesting than this, including references, counts as too large.
+# Deeper, including references, is too large.
 _DEPTH_MAX = 100
-# A list index in a reference must have fewer digits than this.
+# More digits aren't a list index.
 _INDEX_LENGTH_MAX = 9
-# By measurement, a pattern of 50 optional letters causes as much work as an enum of 400 values,
-# which is about the square of 50 divided by this number.
+# Measured: 50 optional letters make as much work as an enum of 400 values, about the square of 50 divided by
+# this.
 _SQUARED_STEPS_PER_CHOICE = 6
-# Splits a regular expression into tokens in linear time. No byte is scanned twice, because the
-# quantifier is possessive and a character class without a closing bracket is accepted.
+# In linear time: the quantifier is possessive, and an unclosed character class is accepted, so no byte is
+# scanned twice.
 _PATTERN_TOKEN = re.compile(
     r"\\.|\[(?:\\.|[^\]\\])*+\]?|\{(?P<least>\d+)(?:,(?P<most>\d*))?\}|.", re.DOTALL
 )
@@ -38,7 +35,7 @@ _PATTERN_TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class SchemaBounds:
-    """Contains a backend's limits for all schemas of one call together."""
+    """For all schemas of one call together."""
 
     choices_max: int
     bytes_max: int
@@ -46,8 +43,7 @@ class SchemaBounds:
 
 @dataclass(frozen=True, slots=True)
 class SchemaSize:
-    # The number of enum values, branches of unions, optional properties and choices inside
-    # patterns.
+    # Enum values, branches of unions, optional properties and choices in patterns.
     choices: int = 0
     bytes: int = 0
 
@@ -56,8 +52,7 @@ class SchemaSize:
         return SchemaSize(choices, self.bytes + other.bytes)
 
     def exceeded_limit(self, bounds: SchemaBounds) -> str | None:
-        """Describes the exceeded limit for an error message; returns None if no limit is
-        exceeded."""
+        """For an error; None if none is exceeded."""
         if self.bytes > bounds.bytes_max:
             return f"{bounds.bytes_max} bytes of schema"
         if self.choices > bounds.choices_max:
@@ -72,8 +67,8 @@ _TOO_DEEP = SchemaSize(choices=_COUNT_MAX)
 
 
 def measure_schema(schema: Mapping[str, Any], bounds: SchemaBounds) -> SchemaSize:
-    """Measures a schema and never fails. Invalid elements do not count, because the backend rejects
-    an invalid schema. If the schema exceeds the byte limit, its choices are not counted."""
+    """Never fails: what's invalid doesn't count, because the backend rejects it, and choices don't count
+    beyond the byte limit."""
     size_of_text = SchemaSize(bytes=len(msgspec.json.encode(schema)))
     if size_of_text.exceeded_limit(bounds):
         return size_of_text
@@ -81,8 +76,8 @@ def measure_schema(schema: Mapping[str, Any], bounds: SchemaBounds) -> SchemaSiz
 
 
 class _SchemaWalk:
-    """Measures a schema. Visits each definition only once, but counts its choices for each `$ref` to
-    it. A `$ref` inside its own definition counts as nothing, so that a cycle of references ends."""
+    """Visits a definition once, but counts its choices for each `$ref`. A `$ref` inside its own definition is
+    nothing, so cycles end."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
@@ -111,7 +106,7 @@ class _SchemaWalk:
 
 
 def _own_size(schema: Mapping[str, Any]) -> SchemaSize:
-    """Returns the number of choices in this schema itself, without its subschemas."""
+    """Without its subschemas."""
     choices = sum(len(schema[name]) for name in _BRANCHES if isinstance(schema.get(name), list))
     properties = schema.get("properties")
     if isinstance(properties, Mapping):
@@ -137,7 +132,7 @@ def _subschemas(schema: Mapping[str, Any]) -> Iterator[object]:
 
 
 def _resolve(root: Mapping[str, Any], reference: str) -> object:
-    """Returns the value at a JSON pointer of the form `#/$defs/name`; None if there is no value."""
+    """Of the form `#/$defs/name`; None if there's nothing."""
     value: object = root
     for step in reference.removeprefix("#").split("/")[1:]:
         if isinstance(value, Mapping):
@@ -150,14 +145,12 @@ def _resolve(root: Mapping[str, Any], reference: str) -> object:
 
 
 def _pattern_choices(pattern: str) -> int:
-    """Counts the alternatives of a regular expression, and its steps (repeated or optional
-    elements). The steps inside a repeated group count once per repetition. The number of steps is
-    squared, because each step can be combined with every other step, and then divided by
-    `_SQUARED_STEPS_PER_CHOICE`."""
-    # The number of steps in each open group. The first number is for the whole pattern.
+    """Alternatives and steps (repeated or optional elements), once per repetition of a group. Every step
+    combines with every other, so they're squared and divided by `_SQUARED_STEPS_PER_CHOICE`."""
+    # Of each open group; the first is the whole pattern.
     steps = [0]
     alternatives = 0
-    # The steps inside the group that the previous symbol closed.
+    # The group that the previous symbol closed.
     steps_of_closed_group = 0
     for match in _PATTERN_TOKEN.finditer(pattern):
         symbol, steps_of_group = match[0], 0

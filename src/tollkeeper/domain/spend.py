@@ -1,10 +1,5 @@
-"""Counts the money that an organization or a project holds and has spent.
-
-A hold is the highest possible cost of a call, reserved before the call is sent. A hold is open until
-it is resolved with or without a cost, or becomes unsettled because the cost is unknown. An unsettled
-hold still reserves its amount until it is resolved. To fold is to update the counters for holds that
-were resolved or became unsettled. Overage is the part of a cost that exceeds its hold.
-"""
+"""What an organization or a project holds and has spent. Folding updates the counters for holds that were
+resolved or became unsettled; an unsettled hold still reserves its amount."""
 
 from enum import StrEnum
 
@@ -15,8 +10,7 @@ from tollkeeper.domain.access import ProjectId
 
 
 class Spend(msgspec.Struct, frozen=True, gc=False):
-    """Counts the money that an organization or a project holds and has spent. `held_picousd` is
-    without unsettled holds, and `settled_picousd` includes overage."""
+    """`held_picousd` is without unsettled holds, `settled_picousd` with overage."""
 
     held_picousd: int = 0
     unsettled_picousd: int = 0
@@ -26,7 +20,6 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
         return replace(self, held_picousd=self.held_picousd + amount)
 
     def folded(self, fold: "Fold") -> "Spend":
-        """Applies a fold to the counters."""
         if fold.kind is FoldKind.UNSETTLED:
             return replace(
                 self,
@@ -49,18 +42,15 @@ class FoldKind(StrEnum):
 
 
 class Fold(msgspec.Struct, frozen=True, gc=False):
-    """Contains the sums of holds of one project that all were resolved, or all became unsettled.
-    `was_unsettled` means that they were unsettled before
-    they were resolved."""
+    """One project's holds that all were resolved, or all became unsettled. `was_unsettled`: they were that
+    before they were resolved."""
 
     project_id: ProjectId
     kind: FoldKind
     was_unsettled: bool
-    # The number of holds.
     count: int
     hold_picousd: int
     settled_picousd: int
     overage_picousd: int
-    # The highest possible overage of these calls together, which counted as overage in flight until
-    # the holds were resolved or became unsettled.
+    # The highest possible overage of these calls, in flight until now.
     overage_max_picousd: int = 0

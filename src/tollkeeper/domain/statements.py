@@ -1,5 +1,4 @@
-"""Defines account statements: one organization's grants, charges and balances in one month
-(UTC)."""
+"""Account statements: an organization's grants, charges and balances in one month (UTC)."""
 
 import re
 from collections import defaultdict
@@ -11,8 +10,7 @@ from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.months import Month
 from tollkeeper.domain.payments import GrantKind
 
-# A line item is `MODEL, DIMENSION`. An adjustment has the day of its call at the end. The name of a
-# model may contain any character.
+# `MODEL, DIMENSION`, and an adjustment ends with the day of its call. A model's name may have any character.
 _LINE_ITEM = re.compile(
     r"(?P<model>.*), [a-z_]+(?:, adjustment of (?P<day>\d{4}-\d{2}-\d{2}))?", re.DOTALL
 )
@@ -27,7 +25,7 @@ class GrantTotal:
 
 @dataclass(frozen=True, slots=True)
 class ProjectCost:
-    """Contains a project's cost in the month for one line item, from a roll-up (stored sums)."""
+    """From a roll-up."""
 
     project_id: ProjectId
     project_name: str
@@ -37,8 +35,8 @@ class ProjectCost:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Contains the cost of a project's calls to a model. If `adjusts_day` is set, the charge is an
-    adjustment: the cost of calls on that day, which was not known when their month was closed."""
+    """Of a project's calls to a model. With `adjusts_day` an adjustment: calls of that day whose cost wasn't
+    known when their month was closed."""
 
     project_id: ProjectId
     project_name: str
@@ -56,10 +54,9 @@ class Statement:
     charges: tuple[Charge, ...]
     adjustments: tuple[Charge, ...]
     closing_picousd: int
-    # Whether the month is closed, so that the statement never changes.
+    # The month is closed, so it never changes.
     final: bool
-    # The number of the month's calls with unknown cost, and the amount that is held for them. These
-    # calls are not charged yet.
+    # Not charged yet, and what's held for them.
     unsettled_calls: int
     unsettled_picousd: int
 
@@ -77,19 +74,16 @@ class Statement:
 
 
 def model_of(line_item: str) -> str:
-    """Returns the model in a line item."""
     return _parts(line_item)["model"]
 
 
 def adjusted_day(line_item: str) -> str | None:
-    """Returns the day of the adjusted calls (YYYY-MM-DD) if the line item is an adjustment,
-    otherwise None."""
+    """YYYY-MM-DD; None if it's no adjustment."""
     return _parts(line_item)["day"]
 
 
 def charges_of(costs: Iterable[ProjectCost]) -> tuple[Charge, ...]:
-    """Sums costs by project and model, and adjustments also by day. Sorts by project name, model
-    and day."""
+    """By project and model, adjustments also by day."""
     sums: dict[tuple[str, ProjectId, str, str | None], int] = defaultdict(int)
     for cost in costs:
         parts = _parts(cost.line_item)
@@ -110,9 +104,8 @@ def _parts(line_item: str) -> re.Match[str]:
 
 
 def statement_rows(statement: Statement) -> list[tuple[str, ...]]:
-    """Returns the statement as a table with a header row. Charges have negative amounts, so the
-    rows above the closing balance add up to the closing balance. The last row is the unsettled
-    amount (held for calls with unknown cost), which is not part of the balance."""
+    """With a header. Charges are negative, so the rows add up to the closing balance. The last row, what's
+    held for unsettled calls, isn't part of it."""
 
     def row(entry: str, amount: int, *columns: str) -> tuple[str, ...]:
         project_id, project, model, detail = (*columns, "", "", "", "")[:4]

@@ -1,8 +1,7 @@
-"""Defines counts of calls over time, and percentiles of their latencies.
+"""Counts of calls over time, and percentiles of their latencies.
 
-A roll-up contains sums that are updated when calls are recorded, so that reports need not read
-every record. Its smallest time span is a step of five minutes. Latencies are counted in buckets:
-the upper limit of each bucket is a tenth higher than the upper limit of the previous bucket.
+Roll-ups are updated as calls are recorded, so reports needn't read every record. Their smallest span is a
+step of five minutes. Each latency bucket's upper limit is a tenth above the one before.
 """
 
 import math
@@ -11,19 +10,17 @@ from dataclasses import dataclass, field
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 
-# The length of a step in seconds.
 STEP_S = 300
 STEPS_PER_HOUR = 12
 STEPS_PER_DAY = 288
-# Latency counts are stored by hour for this long. Older counts are stored by day.
+# By hour; older ones by day.
 LATENCY_HOURS_KEPT_S = 2 * 86_400
-# The upper limit of a bucket, divided by the upper limit of the previous bucket.
 BUCKET_RATIO = 1.1
 
 
 @dataclass(frozen=True, slots=True)
 class StatusRange:
-    """Represents one HTTP status, or a class like 4xx. `first` and `last` are inclusive."""
+    """One status, or a class like 4xx; `last` is included."""
 
     first: int
     last: int
@@ -31,7 +28,7 @@ class StatusRange:
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """Represents a time range in Unix seconds; `end` is exclusive."""
+    """Unix seconds; `end` is exclusive."""
 
     start: int
     end: int
@@ -39,7 +36,7 @@ class TimeRange:
 
 @dataclass(frozen=True, slots=True)
 class TrafficFilter:
-    """Selects calls. A field that is None does not restrict the selection."""
+    """None doesn't restrict."""
 
     organization_id: OrganizationId | None = None
     project_id: ProjectId | None = None
@@ -54,8 +51,7 @@ class TrafficFilter:
 
 @dataclass(frozen=True, slots=True)
 class StepCount:
-    """Counts the calls with one HTTP status in one step (a number of steps since 1970) or, in a
-    report about several days, in the hour that begins with this step."""
+    """In one step (counted from 1970) or, in reports about several days, in the hour that begins with it."""
 
     step: int
     status: int
@@ -64,24 +60,24 @@ class StepCount:
 
 @dataclass(frozen=True, slots=True)
 class BackendTraffic:
-    """Contains sums over the calls of one model on one replica. `backend` is empty for calls that
-    were not sent to a backend, and `replica` is empty for calls that no replica answered."""
+    """One model on one replica. `backend` is empty for calls that weren't sent, `replica` for calls that none
+    answered."""
 
     model: str
     backend: str
     replica: str
     requests: int
-    # The calls answered with a 4xx status, and those answered with a 5xx status.
+    # 4xx, and 5xx.
     client_errors: int
     failures: int
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
     duration_ms: int
-    # The calls with a measured time to the first piece (stream event), and the sum of these times.
+    # How many calls have a time to the first piece, and its sum.
     first_pieces: int
     first_piece_ms: int
-    # For streamed answers: the completion tokens, and the time from the first piece to the end.
+    # Of streamed answers, with the time from the first piece to the end.
     streamed_tokens: int
     streaming_ms: int
 
@@ -91,22 +87,18 @@ class LatencyCount:
     model: str
     backend: str
     measure: str
-    # The times in a bucket are at most BUCKET_RATIO ** bucket milliseconds. For the measure
-    # "overhead", the unit is microseconds.
+    # At most BUCKET_RATIO ** bucket milliseconds, microseconds for "overhead".
     bucket: int
     requests: int
 
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Counts calls by latency bucket."""
-
     by_bucket: Mapping[int, int] = field(default_factory=dict)
 
     def percentile(self, share: float) -> float | None:
-        """Returns the time that this share of the calls did not exceed, or None if there are no
-        calls. The result is the upper limit of a bucket, so it is at most a tenth too high. The
-        unit is milliseconds, or microseconds for the measure "overhead"."""
+        """The time that this share didn't exceed; None without calls. A bucket's upper limit, so at most a
+        tenth too high. Milliseconds, microseconds for "overhead"."""
         target = share * sum(self.by_bucket.values())
         for bucket in sorted(self.by_bucket):
             target -= self.by_bucket[bucket]

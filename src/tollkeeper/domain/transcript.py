@@ -1,11 +1,6 @@
-"""Writes a prompt or an answer as text for the judge, which is the model that answers policy
-questions.
-
-The text contains everything that a model may read: the keys, numbers and strings of every object
-that the client wrote, each under the name of its field. The struct `Prompt` defines the possible
-content of a request. Only a few of its fields are omitted here; `tests/api/test_markers.py` lists
-them.
-"""
+"""Writes a prompt or an answer as text for the judge: all that a model may read, the keys, numbers and
+strings of every object that the client wrote, under its field's name. `tests/api/test_markers.py` lists the
+few fields left out."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
@@ -43,23 +38,20 @@ from tollkeeper.domain.prompt import (
     WebSearch,
 )
 
-# The field of a search result with the encrypted content of the page.
+# A search result's, with the page.
 _ENCRYPTED = "encrypted_content"
 
 
 class Transcript(msgspec.Struct, frozen=True, gc=False):
-    """Contains a prompt for the judge: its text, and the parts that the judge cannot read, or cannot
-    read completely."""
+    """Its text, and the parts that the judge can't read, or not completely."""
 
     text: str
     unread: tuple[UnreadPart, ...] = ()
 
 
 def transcript(prompt: Prompt, model: Model) -> Transcript:
-    """Writes everything in the prompt that the model reads, as the model's backends receive it. Each
-    turn has its role as a title, and the turns retain their order. Tools and options come first:
-    they are usually the same in all calls of an application, so the judged texts have a common
-    beginning, which the judge's server can cache."""
+    """As the model's backends receive it. Turns have their role as a title. Tools and options come first: an
+    application's calls usually share them, so the judge's server can cache the beginning."""
     unread: list[UnreadPart] = []
     sections = [section(title, "\n".join(texts)) for title, texts in _fields(prompt) if texts]
     sections += _turn_sections(prompt.turns, model, unread)
@@ -67,12 +59,12 @@ def transcript(prompt: Prompt, model: Model) -> Transcript:
 
 
 def section(title: str, text: str) -> str:
-    """Returns the text with its title. Lines with JSON escapes are repeated in decoded form."""
+    """Lines with JSON escapes come again, decoded."""
     return f"[{title}]\n{with_decoded_escapes(text)}"
 
 
 def _fields(prompt: Prompt) -> Iterator[tuple[str, list[str]]]:
-    """Yields the name and the texts of each field, other than the turns, that a model may read."""
+    """Without the turns."""
     for legacy, title in ((False, "tools"), (True, "functions")):
         described = [tool.described() for tool in prompt.tools if tool.legacy is legacy]
         yield title, [_json(described)] if described else []
@@ -85,7 +77,7 @@ def _fields(prompt: Prompt) -> Iterator[tuple[str, list[str]]]:
         yield "response_format", [_json(prompt.output_format.described())]
     stop = prompt.sampling.stop
     yield "stop", [stop] if isinstance(stop, str) else list(stop or ())
-    # Omits boolean and numeric options, because they contain no words.
+    # Booleans and numbers have no words.
     options_with_words = {
         option.name: option.value
         for option in prompt.options
@@ -96,9 +88,8 @@ def _fields(prompt: Prompt) -> Iterator[tuple[str, list[str]]]:
 
 
 def _rounded_numbers(prompt: Prompt) -> list[str]:
-    """Returns the numbers in a chat request that the JSON decoder rounds or that the encoder writes
-    differently. A chat backend receives such numbers as the client wrote them, so the judge must
-    read them in that form."""
+    """Those that the JSON decoder rounds or the encoder writes differently. A chat backend gets them as the
+    client wrote them, so the judge must too."""
     found: list[str] = []
 
     def add_if_rounded(written: str) -> None:
@@ -131,7 +122,7 @@ def _search_texts(search: WebSearch) -> Iterator[str]:
 
 
 class _Kind(IntEnum):
-    """Lists the kinds of text in an answer. The transcript contains them in this order."""
+    """In this order."""
 
     REASONING = 0
     REFUSAL = 1
@@ -144,18 +135,16 @@ class _Kind(IntEnum):
 
 
 class AnswerText:
-    """Collects the texts of an answer, separately by choice, kind and tool call. In a stream, the
-    pieces of two tool calls, or of reasoning and text, may alternate. Joined in the order of
-    arrival, they would be unreadable."""
+    """By choice, kind and tool call. Pieces of two tool calls, or of reasoning and text, may alternate in a
+    stream, and would be unreadable in order of arrival."""
 
     def __init__(self) -> None:
-        # The key is (choice, kind, number of the tool call, whether the pieces are arguments).
+        # By choice, kind, number of the tool call, and whether it's arguments.
         self._parts: dict[tuple[int, _Kind, int, bool], list[str]] = {}
-        # The texts in the log-probabilities, by choice. The key None is for the log-probabilities
-        # of the prompt.
+        # By choice; None: the prompt's.
         self._logprobs: dict[int | None, LogprobText] = {}
         self._length = 0
-        # The kinds of content in the answer that no judge can read, each once.
+        # Each kind once.
         self.unread: tuple[UnreadPart, ...] = ()
 
     @property
@@ -163,7 +152,7 @@ class AnswerText:
         return self._length + sum(logprobs.length for logprobs in self._logprobs.values())
 
     def add(self, delta: Delta) -> None:
-        """Adds the texts of a delta, except its images and log-probabilities."""
+        """Without images and log-probabilities."""
         choice = delta.choice
         self._put((choice, _Kind.REASONING, 0, False), delta.reasoning)
         self._put((choice, _Kind.REFUSAL, 0, False), delta.refusal)
@@ -188,16 +177,15 @@ class AnswerText:
             earlier.append(logprobs)
 
     def add_image(self, choice: int, image: MediaText) -> None:
-        """Adds the words in the image's URL, or in the image if it is text (SVG). No judge reads
-        the picture itself."""
+        """Its URL, or the image if it is text (SVG). No judge reads the picture."""
         for text in image.texts:
             self._put((choice, _Kind.IMAGE, 0, False), f"{text}\n")
         self.unread = (UnreadPart(UnreadKind.IMAGE, ""),)
 
     def __str__(self) -> str:
-        """Returns the texts as they were written, without decoding JSON escapes."""
+        """As written, with JSON escapes."""
         texts = ["".join(pieces) for _, pieces in sorted(self._parts.items())]
-        # Omits the texts of log-probabilities that only repeat the answer's text, as most do.
+        # Most log-probabilities only repeat the answer.
         answer_texts = set(texts)
         for logprobs in self._logprobs.values():
             texts += [text for text in logprobs.texts() if text not in answer_texts]
@@ -217,17 +205,16 @@ def _turn_sections(turns: Sequence[Turn], model: Model, unread: list[UnreadPart]
             continue
         yield from (section(turn.role, "\n".join(_turn_texts([turn], unread))) for turn in group)
         if len(group) > 1:
-            # It isn't known yet which backend will answer: one that joins these turns or one that
-            # doesn't. The judge reads both forms, because joining can also hide a word: "the" and
-            # "rapist" become "therapist".
+            # Nobody knows yet whether the backend that answers joins these turns. The judge reads both forms,
+            # because joining can hide a word too: "the" and "rapist" become "therapist".
             texts = map(_joined_text, _adjacent(_placed(group)))
             yield section(group[0].role, "\n".join(filter(None, texts)))
 
 
 def _joined_turns(turns: Iterable[Turn]) -> list[list[Turn]]:
-    """Groups the turns whose texts become adjacent in one message (`backends/conversation.py`). A turn
-    that is empty or contains only reasoning is a group of its own and separates no other turns,
-    because it may have no block in the request. Tool results separate texts."""
+    """Groups whose texts become adjacent in one message (`backends/conversation.py`). An empty turn, or one
+    with only reasoning, is a group of its own and separates no others, because it may have no block. Tool
+    results do."""
     groups: list[list[Turn]] = []
     last: list[Turn] = []
     for turn in turns:
@@ -242,7 +229,7 @@ def _joined_turns(turns: Iterable[Turn]) -> list[list[Turn]]:
 
 
 def _is_sent(part: Part) -> bool:
-    """Returns False if the part may have no block in a request to a backend."""
+    """It may have no block."""
     match part:
         case Text() | Refusal():
             return bool(part.text)
@@ -260,7 +247,7 @@ def _message_role(turn: Turn) -> Role:
     return turn.role
 
 
-# A part, and the position of its turn in the client's request.
+# With the position of its turn.
 _Placed: TypeAlias = tuple[Part, str]
 
 
@@ -269,7 +256,7 @@ def _placed(turns: Iterable[Turn]) -> list[_Placed]:
 
 
 def _turn_texts(turns: Sequence[Turn], unread: list[UnreadPart]) -> Iterator[str]:
-    """Yields every text of turns that a backend receives as one message."""
+    """Of turns that a backend gets as one message."""
     for turn in turns:
         if turn.name:
             yield turn.name
@@ -278,8 +265,7 @@ def _turn_texts(turns: Sequence[Turn], unread: list[UnreadPart]) -> Iterator[str
 
 
 def _content_texts(placed: Iterable[_Placed], unread: list[UnreadPart]) -> Iterator[str]:
-    """Yields every text of a message or a tool result. Adjacent texts are joined without a
-    separator, because some backends receive them so: a word may be spread over several parts."""
+    """Adjacent texts without a separator, as some backends get them: a word may span several parts."""
     for adjacent in _adjacent(placed):
         yield "".join(part.text for part, _ in adjacent if isinstance(part, Reasoning))
         yield _joined_text(adjacent)
@@ -288,8 +274,8 @@ def _content_texts(placed: Iterable[_Placed], unread: list[UnreadPart]) -> Itera
 
 
 def _adjacent(placed: Iterable[_Placed]) -> Iterator[tuple[_Placed, ...]]:
-    """Yields the parts between media and tool results. Texts around reasoning or tool calls are
-    adjacent too, because some backends receive reasoning and tool calls apart from the texts."""
+    """Between media and tool results. Texts around reasoning or tool calls are adjacent too, because some
+    backends get those apart."""
     for _, group in groupby(placed, lambda one: isinstance(one[0], Media | ToolResult)):
         yield tuple(group)
 
@@ -299,8 +285,8 @@ def _joined_text(placed: Iterable[_Placed]) -> str:
 
 
 def _part_texts(part: Part, place: str, unread: list[UnreadPart]) -> Iterator[str]:
-    """Yields every text of a part, except the texts that are joined with those of other parts. Adds
-    the part to `unread` if the judge cannot read all of its content."""
+    """Except what is joined with other parts. Adds the part to `unread` unless the judge can read all of
+    it."""
     match part:
         case ToolCall():
             yield part.id or ""
@@ -322,8 +308,7 @@ def _part_texts(part: Part, place: str, unread: list[UnreadPart]) -> Iterator[st
 
 
 def _search_block_texts(block: SearchBlock, unread: list[UnreadPart]) -> Iterator[str]:
-    """Yields every text of the block. Pages that were found are encrypted by the provider, like a file
-    that isn't text. A text that only claims to be encrypted is yielded."""
+    """Pages found are encrypted, like a file that isn't text. A text that only claims to be is yielded."""
     encrypted: list[str] = []
     yield from _object_texts(block.written, encrypted)
     contents = [read_media(value) for value in encrypted]
@@ -341,8 +326,7 @@ def _media_texts(media: Media, unread: list[UnreadPart]) -> Iterator[str]:
     ]
     for content in contents:
         yield from content.texts
-    # The content of a picture or a sound may happen to be valid text, so only a file can count as
-    # readable text.
+    # A picture's or a sound's content may happen to be valid text, so only a file counts.
     can_be_text = isinstance(media, File) and media.id is None
     if not can_be_text or not all(content.complete for content in contents):
         unread.append(UnreadPart(UnreadKind(media.modality), media.place))
@@ -357,11 +341,9 @@ def _media_texts(media: Media, unread: list[UnreadPart]) -> Iterator[str]:
 
 
 def _object_texts(value: FreeObject | None, encrypted: list[str] | None = None) -> Iterator[str]:
-    """Yields every key and value inside an object that the client wrote, at any depth and in order.
-    Each value is one line, after its key. Texts under the key `_ENCRYPTED` are added to `encrypted`
-    instead, if it is given."""
-    # Uses a stack of (key, value) instead of recursion, because the nesting may be deep. A value in
-    # a list has an empty key.
+    """Every key and value at any depth, in order, a line each. Texts under `_ENCRYPTED` go to `encrypted`
+    instead, if given."""
+    # A stack, because the nesting may be deep. A value in a list has an empty key.
     stack: list[tuple[str, object]] = list(reversed((value or {}).items()))
     while stack:
         key, current = stack.pop()

@@ -1,9 +1,5 @@
-"""Computes statistics about a policy's values for sample texts: a histogram, and for labelled texts
-the threshold that best separates texts labelled yes from texts labelled no.
-
-The value of a text is the judge's score, or the calibrated probability, in basis points. The judge
-is the model that answers the policy's question; this module does not call it.
-"""
+"""Statistics of a policy's values (scores or calibrated probabilities, in basis points) for sample texts: a
+histogram, and the threshold that best separates yes from no."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
@@ -14,22 +10,20 @@ from tollkeeper.domain.percent import BASIS_POINTS
 
 BINS = 10
 _BIN_WIDTH = BASIS_POINTS // BINS
-# The lowest and the highest possible threshold, in basis points.
+# In basis points.
 THRESHOLD_MIN = 1
 THRESHOLD_MAX = BASIS_POINTS - 1
-# 10 %, 20 % and so on, up to 90 %.
 _ROUND_THRESHOLDS = range(_BIN_WIDTH, BASIS_POINTS, _BIN_WIDTH)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Contains a sample text, its label if it has one, and its value
-    (`probability_basis_points`), which is None if the judge gave no score."""
+    """The value, `probability_basis_points`, is None if the judge gave no score."""
 
     text: str
     label: bool | None
     probability_basis_points: int | None
-    # The raw score, which is the log-odds of yes.
+    # The log-odds of yes.
     score: float | None = None
 
 
@@ -42,7 +36,7 @@ def labelled(samples: Iterable[Sample]) -> list[LabelledScore]:
 
 
 def labelled_values(samples: Iterable[Sample]) -> tuple[list[int], list[int]]:
-    """Returns the values of the texts labelled yes, and the values of the texts labelled no."""
+    """Of yes, and of no."""
     values: dict[bool, list[int]] = {True: [], False: []}
     for sample in samples:
         if sample.label is not None and sample.probability_basis_points is not None:
@@ -61,8 +55,7 @@ def calibrated(samples: Iterable[Sample], calibration: Calibration) -> tuple[Sam
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Counts the texts, by label, whose values lie between `start_basis_points` and the start of
-    the next bin."""
+    """From `start_basis_points` to the next bin, by label."""
 
     start_basis_points: int
     yes: int
@@ -76,8 +69,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Counts how often matches and labels agree or differ at one threshold. A text matches if its
-    value is at least the threshold."""
+    """How matches and labels agree at one threshold. A value at the threshold matches."""
 
     threshold_basis_points: int
     true_positives: int
@@ -87,13 +79,13 @@ class Cut:
 
     @property
     def precision(self) -> float:
-        """Returns the share of matching texts that are labelled yes; 1 if no text matches."""
+        """1 if no text matches."""
         matched = self.true_positives + self.false_positives
         return self.true_positives / matched if matched else 1.0
 
     @property
     def recall(self) -> float:
-        """Returns the share of texts labelled yes that match; 1 if no text is labelled yes."""
+        """1 if no text is labelled yes."""
         labelled_yes = self.true_positives + self.false_negatives
         return self.true_positives / labelled_yes if labelled_yes else 1.0
 
@@ -111,14 +103,10 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Separation:
-    """Tells how well thresholds separate the labelled texts."""
-
-    # The best cut.
     suggested: Cut
-    # The best cut, and other cuts for comparison, in the order of their thresholds.
+    # The best and those it is compared with, by threshold.
     cuts: tuple[Cut, ...]
-    # The area under the ROC curve: the probability that a random text labelled yes has a higher
-    # value than a random text labelled no.
+    # The area under the ROC curve: a random yes has a higher value than a random no.
     auc: float
 
 
@@ -132,13 +120,12 @@ def histogram(samples: Sequence[Sample]) -> tuple[Bin, ...]:
 
 
 def separate(samples: Sequence[Sample], *compared: int) -> Separation | None:
-    """Finds the best threshold. Returns None unless both labels have at least one text with a
-    value. The result also shows the thresholds 10 %, 20 % and so on, and those in `compared`."""
+    """None unless both labels have a text with a value. Shows 10 %, 20 % and so on, and `compared`, too."""
     values = _LabelledValues(samples)
     if not values.yes or not values.no:
         return None
-    # Among cuts with equal F1, the higher precision wins, and then the higher threshold: missing a
-    # match is less harmful than denying an acceptable text.
+    # With equal F1 the higher precision wins, then the higher threshold: missing a match harms less than
+    # denying an acceptable text.
     suggested = max(
         (values.cut(threshold) for threshold in values.thresholds()),
         key=lambda cut: (cut.f1, cut.precision, cut.threshold_basis_points),
@@ -148,8 +135,6 @@ def separate(samples: Sequence[Sample], *compared: int) -> Separation | None:
 
 
 class _LabelledValues:
-    """Contains the sorted values of labelled texts."""
-
     def __init__(self, samples: Iterable[Sample]) -> None:
         rated = [
             (sample.probability_basis_points, sample.label)
@@ -160,9 +145,8 @@ class _LabelledValues:
         self.no = sorted(probability for probability, label in rated if not label)
 
     def thresholds(self) -> list[int]:
-        """Returns one threshold for each way to separate the texts. Each threshold is halfway
-        between two neighbouring values, because the values of future texts will be slightly
-        different."""
+        """One for each way to separate the texts, halfway between neighbours, because later values will
+        differ a little."""
         values = sorted({*self.yes, *self.no})
         below = [THRESHOLD_MIN - 1, *values[:-1]]
         middles = [(low + high + 1) // 2 for low, high in zip(below, values, strict=True)]
@@ -179,8 +163,7 @@ class _LabelledValues:
         )
 
     def auc(self) -> float:
-        """Returns the area under the ROC curve. A pair with labels yes and no but equal values
-        counts half."""
+        """Equal values count half."""
         wins = 0.0
         for probability in self.yes:
             below = bisect_left(self.no, probability)

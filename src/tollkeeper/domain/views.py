@@ -1,9 +1,4 @@
-"""Defines the data about balances, caps, calls and alerts that operators see.
-
-A reservation is the stored hold of a call: its highest possible cost, reserved before the call is
-sent. A reservation is resolved by a settlement (with a cost) or a release (without cost). It is
-unsettled while the cost is unknown. Overage is the part of a cost that exceeds the hold.
-"""
+"""What operators see of balances, caps, calls and alerts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,8 +15,7 @@ from tollkeeper.domain.usage import Usage
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """Shows an organization's money. `settled_picousd` includes overage. `granted_picousd` is the
-    sum of the other four amounts."""
+    """`settled_picousd` includes overage. `granted_picousd` is the sum of the other four."""
 
     granted_picousd: int
     available_picousd: int
@@ -32,31 +26,29 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class CapUse:
-    """Shows a cap and the amounts that count for it. The cap belongs to a key if `key_id` is set,
-    otherwise to a project if `project_id` is set, and otherwise to the organization."""
+    """A key's with `key_id`, a project's with `project_id`, otherwise the organization's."""
 
     project_id: ProjectId | None
     cap: Cap
     # Includes unsettled holds.
     held_picousd: int
     spent_picousd: int
-    # For the cap of a key: the newest and the first of the rotated keys that share the cap.
+    # The newest and the first of the rotated keys that share it.
     key_id: KeyId | None = None
     first_key_id: KeyId | None = None
-    # The start of the cap's next period, in seconds since 1970; None for a total cap.
+    # When the next period starts (Unix seconds); None for a total cap.
     resets_at: int | None = None
 
     @property
     def remaining_picousd(self) -> int:
-        """Returns the remaining amount. It is negative after overage, or if the cap was set below
-        the amount already spent or held."""
+        """Negative after overage, or if the cap was set below what was spent or held."""
         return self.cap.amount_picousd - self.held_picousd - self.spent_picousd
 
 
 @dataclass(frozen=True, slots=True)
 class ActivityEntry:
-    """Shows a call with its activity record and its current ledger rows. If the process died before
-    it wrote the activity record, all fields that are not in the ledger are None."""
+    """The activity record and the present ledger rows. If the process died before it wrote the record, only
+    the ledger's fields are set."""
 
     request_id: UUID
     organization_id: OrganizationId
@@ -74,34 +66,32 @@ class ActivityEntry:
     usage: Usage | None
     estimated: bool
     hold_picousd: int | None
-    # None if the call has no reservation, or if the cost is not known yet.
+    # None without a reservation, or if it isn't known yet.
     cost_picousd: int | None
-    # "held", "settled", "released" or "unsettled"; "none" if the call has no reservation; "dropped"
-    # if the ledger rows of its month were removed, so that only the month's export has the details.
+    # "held", "settled", "released" or "unsettled"; "none" without a reservation; "dropped" if only the export
+    # of its month has it.
     settlement: str
-    # The reason why the cost is not known.
     unsettled_reason: str | None
     backend: str | None
     replica: str | None
-    # The backend's unchanged usage report, and the price that the backend states.
+    # Unchanged, with the price that the backend states.
     reported_usage: FreeObject | None
     reported_cost_picousd: int | None
     verdicts: tuple[VerdictRecord, ...]
-    # The time until the call was sent, the time that the backend took, and the gateway's own time.
-    # All three are None if the call was not sent to a backend.
+    # Until it was sent, the backend's time, and the gateway's own. None if it wasn't sent.
     dispatched_ms: int | None = None
     upstream_ms: int | None = None
     overhead_us: int | None = None
-    # More than one if the key repeated a rejected request; the record describes the last rejection.
+    # More than one if the key repeated a rejected request; the record is about the last.
     requests: int = 1
-    # The field that the error names, and its message. The message of a 402 has the amounts.
+    # With its message. A 402's has the amounts.
     error_param: str | None = None
     error_message: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Identifies the last record of a page. The next page begins with the next older record."""
+    """The next page begins with the next older record."""
 
     started_at_ms: int
     request_id: UUID
@@ -117,8 +107,7 @@ class SortKey(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sort:
-    """Orders activity records. Records without the value come last. Among equal values, the newest
-    record comes first."""
+    """Records without the value come last, and the newest first among equals."""
 
     key: SortKey
     ascending: bool = False
@@ -126,8 +115,7 @@ class Sort:
 
 @dataclass(frozen=True, slots=True)
 class RareFilter:
-    """Contains the rarely used filters, for which the roll-ups (stored sums) have no columns.
-    `matched_only` applies only together with `policy_id`."""
+    """Roll-ups have no columns for these. `matched_only` needs `policy_id`."""
 
     policy_id: str | None = None
     matched_only: bool = False
@@ -137,13 +125,13 @@ class RareFilter:
         return self.policy_id is not None or self.cost_picousd_min is not None
 
 
-# The possible keys of an alert's subject, in the order of display.
+# In the order of display.
 _SUBJECT_PARTS = ("organization_id", "project_id", "key_id", "period", "backend", "gateway")
 
 
 @dataclass(frozen=True, slots=True)
 class StandingAlert:
-    """Shows an alert that was raised and not cleared yet."""
+    """Raised and not cleared yet."""
 
     kind: AlertKind
     level: int
@@ -152,21 +140,17 @@ class StandingAlert:
     raised_at: int
 
     def about(self, names: Mapping[str, str]) -> str:
-        """Returns the alert's subject as text: an organization, then its project, and so on. `names`
-        maps ids to names."""
+        """As text: an organization, then its project, and so on. `names` maps ids to names."""
         parts = sorted(self.subject.items(), key=lambda part: _SUBJECT_PARTS.index(part[0]))
         return ", ".join(names.get(value, value) for _, value in parts)
 
 
 @dataclass(frozen=True, slots=True)
 class ReasonTotal:
-    """Sums up the unsettled reservations with the same reason."""
-
     reason: str
     reservations: int
     hold_picousd: int
-    # The time since the first of these reservations became unsettled. It is negative if the clock
-    # was set back since then.
+    # Negative if the clock was set back.
     oldest_age_s: int
 
 
@@ -187,18 +171,16 @@ class ReservationEntry:
     hold_picousd: int
     held_at: int
     status: ReservationStatus
-    # The reason why the cost was not known; None if the reservation was never unsettled.
+    # None: never unsettled.
     reason: str | None
-    # The cost including overage; None before the reservation is resolved.
+    # With overage; None before it's resolved.
     cost_picousd: int | None
     resolved_by: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class HoldTerms:
-    """Contains the prices and limits from which a hold was computed."""
-
-    # The prices in picousd, by price dimension.
+    # In picousd.
     prices: dict[str, int]
     held_at_ms: int
     hold_picousd: int
@@ -219,7 +201,7 @@ class UnsettledMark:
 
 @dataclass(frozen=True, slots=True)
 class ResolutionEntry:
-    # The cost in picousd, by line item.
+    # In picousd.
     cost_by_line_item: dict[str, int]
     kind: str
     resolved_at_ms: int
