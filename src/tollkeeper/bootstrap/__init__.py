@@ -1,9 +1,5 @@
-"""Builds the application from the settings. Only this package decides which classes implement the
-interfaces of the other packages.
-
-The modules of this package are imported when one of their names is first used, because a command needs
-few of them.
-"""
+"""Builds the application from the settings. Only here is decided which classes implement other packages'
+interfaces. A command needs few of the modules, so each is imported when one of its names is first used."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,8 +1,5 @@
-"""Builds the services for administration, which need the database but no backends.
-
-Each service is imported and built when it is first used. A command uses only a few services, and importing
-all of them takes longer than most commands run.
-"""
+"""The services for administration, which need the database but no backends. Each is imported and built on
+first use: importing all takes longer than most commands run."""
 
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -90,7 +87,7 @@ class Administration:
 
     @property
     def default_threshold(self) -> int:
-        """Returns the threshold of policies without their own threshold, in basis points."""
+        """In basis points."""
         judge = self.settings.judge
         return (
             DEFAULT_THRESHOLD_BASIS_POINTS
@@ -106,9 +103,8 @@ class Administration:
 
     @property
     def compared_judge(self) -> JudgeFormat | None:
-        """Returns the judge (the model that answers policy questions) whose current scores can be compared
-        with its scores at calibration. Returns None if there is no judge, or if another model, the first
-        judge, answers some of its questions."""
+        """The judge whose present scores compare with those at calibration. None without a judge, or if
+        another model, the first judge, answers some questions."""
         judge = self.settings.judge
         return None if judge is None or judge.first.backend else judge_format(self.settings)
 
@@ -173,6 +169,6 @@ class Administration:
 
 
 def judge_format(settings: Settings) -> JudgeFormat | None:
-    """Returns the properties that the judge's scores depend on, or None if there is no judge."""
+    """What the judge's scores depend on."""
     judge = settings.judge
     return None if judge is None else JudgeFormat(judge.model, prompt_format())

@@ -6,9 +6,9 @@ from tollkeeper.api.routes import routes_for
 from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 
-# All requests in progress in one process share a limited amount of memory (see `RequestMemory`). The
-# limit is `_REQUESTS_BYTES_MIN` or the size of `_MAXIMUM_BODIES_MIN` maximum bodies, whichever is larger. Fewer
-# requests of the maximum size fit, because a request needs at least three times the size of its body.
+# All requests in progress in a process share this much memory, or that of `_MAXIMUM_BODIES_MIN` maximum
+# bodies if it's more (`RequestMemory`). Fewer such requests fit, because a request needs at least three times
+# its body.
 _REQUESTS_BYTES_MIN = 128 * 1024 * 1024
 _MAXIMUM_BODIES_MIN = 16
 

@@ -15,8 +15,7 @@ from tollkeeper.settings import BackendSettings, Settings, SettingsError
 
 
 def model_on_backend(settings: Settings, backend: str, model_id: str | None) -> Model:
-    """Returns the model with this id, with the properties that it has on this backend. Without an id, returns
-    the first model in the settings that the backend serves."""
+    """As this backend has it. Without an id, the first model of the settings that the backend serves."""
     if backend not in {declared.name for declared in settings.backends}:
         names = ", ".join(declared.name for declared in settings.backends) or "none"
         raise NotFound(f"There is no backend {backend!r}; there are: {names}.")
@@ -34,13 +33,13 @@ def model_on_backend(settings: Settings, backend: str, model_id: str | None) -> 
 
 
 def credential_of(settings: Settings, backend: str) -> str:
-    """Describes the kind of the backend's credential and where it comes from, without the secret."""
+    """Without the secret."""
     (declared,) = (found for found in settings.backends if found.name == backend)
     return shown_credential(declared)
 
 
 async def models_of_replica(declared: BackendSettings, url: str) -> ModelList:
-    """Asks one replica of the backend for its models. Asks nothing if the backend's key is missing."""
+    """Asks nothing if the backend's key is missing."""
     try:
         config = backend_config(declared, None)
     except (ValueError, SettingsError):
@@ -50,8 +49,7 @@ async def models_of_replica(declared: BackendSettings, url: str) -> ModelList:
 
 @asynccontextmanager
 async def running_backend(settings: Settings, name: str) -> AsyncIterator[Backend]:
-    """Runs a backend during a `with` block. Starts the embedded engine if the backend uses the engine. Does
-    not need the secrets of other backends."""
+    """With the embedded engine if the backend uses it, and without other backends' secrets."""
     backends = tuple(backend for backend in settings.backends if backend.name == name)
     reduced = settings.model_copy(update={"backends": backends})
     async with running_engine(reduced) as engine:

@@ -1,5 +1,4 @@
-"""Builds the backends from the settings, and the judge (the model that answers policy questions), which
-uses one of the backends."""
+"""Builds the backends, and the judge, which uses one of them."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,17 +28,15 @@ from tollkeeper.services.vault import Vault
 from tollkeeper.settings import BackendSettings, JudgeSettings, Settings, SettingsError, built_from
 from tollkeeper.settings.backends import CACHE_SALT
 
-# The protocols without a request that counts the tokens of a prompt.
+# They have no request that counts tokens.
 _WITHOUT_TOKEN_COUNT = frozenset({WireProtocol.CHAT, WireProtocol.RESPONSES})
-# If the gateway sends a call for `n` completions as `n` calls, at most this many run at the same time.
+# Of a call for `n` completions that is sent as `n` calls.
 _PARTS_AT_ONCE = 16
-# The value of `top_logprobs` in calls to the judge. The chat protocol allows at most 20. The embedded engine
-# has no limit.
+# `top_logprobs`: chat allows at most 20, the embedded engine any number.
 _JUDGE_ALTERNATIVES = 20
 _JUDGE_ALTERNATIVES_EMBEDDED = 200
-# The embedded engine answers one judge question at a time, because its slots (contexts of running calls)
-# cannot reuse each other's computations. Eight questions about the same half page took 21 s one after the
-# other, 42 s two at a time and 51 s four at a time.
+# The engine's slots can't reuse each other's computations: eight questions about half a page took 21 s one
+# after the other, 42 s two at a time and 51 s four at a time.
 _JUDGE_CONCURRENCY_EMBEDDED = 1
 
 
@@ -58,8 +55,7 @@ def build_judge(
 def build_first_judge(
     settings: Settings, backends: dict[str, Backend], secret: bytes
 ) -> FirstJudge | None:
-    """Builds the first judge, a small model that is asked before the main judge. Returns None if the settings
-    declare none."""
+    """None if the settings declare none."""
     declared = settings.judge
     if declared is None or not declared.first.backend:
         return None
@@ -94,14 +90,12 @@ def _judge(
 
 
 def judge_secret(vault: Vault) -> bytes:
-    """Returns the secret from which the delimiters around texts in judge prompts are computed. All
-    processes have the same secret."""
+    """For the delimiters around texts in judge prompts. The same in all processes."""
     return vault.derive("judge")
 
 
 def _judge_model(backend: BackendSettings, upstream_model: str) -> Model:
-    """Describes the judge's model. The model has no price, and is not in the catalogue, so clients cannot
-    call it."""
+    """Without a price and not in the catalogue, so clients can't call it."""
     return Model(
         id=f"judge/{upstream_model}",
         backend=backend.name,
@@ -128,25 +122,20 @@ def _backend(
     except ValueError as exc:
         raise SettingsError(str(exc), ("backends", declared.name)) from None
     if declared.kind == "embedded":
-        # The engine creates one completion in each call. It has `embedded.parallel` slots for
-        # concurrent calls.
+        # The engine creates one completion in each call.
         return FanOutBackend(routed, concurrency=settings.embedded.parallel)
     if declared.native_n and declared.protocol is WireProtocol.CHAT:
         return routed
-    # Only the chat protocol has the field `n` for every model and for streams. On other protocols, the
-    # gateway makes one call for each completion.
+    # Only chat has `n` for every model and for streams.
     return FanOutBackend(routed, concurrency=_PARTS_AT_ONCE)
 
 
 def backend_config(declared: BackendSettings, engine: EngineAddress | None) -> BackendConfig:
-    """Builds the configuration of a backend. Raises ValueError if an address or a credential cannot be
-    used."""
+    """Raises ValueError if an address or a credential can't be used."""
     embedded = declared.kind == "embedded"
     access = _access(declared, engine)
     preset = PRESETS.get(declared.preset)
-    # `declared.fields` maps a request field to the backend's name for the field, to False (the field is
-    # rejected) or to "" (the field is omitted). A name for the cache salt is left out, because clients must
-    # not choose the salt: the gateway itself writes the salt into each request.
+    # A name for the cache salt is left out: clients mustn't choose the salt, which the gateway writes itself.
     fields = {
         name: setting
         for name, setting in declared.fields.items()
@@ -160,8 +149,8 @@ def backend_config(declared: BackendSettings, engine: EngineAddress | None) -> B
         api_key=access.api_key,
         identity=None if embedded else identity_of(declared),
         always_stream=embedded,
-        # Makes the engine report progress while it processes a long prompt. Without these reports, the engine
-        # would notice a disconnect of the gateway only after it has processed the whole prompt.
+        # Without progress reports, the engine would notice that the gateway has gone only after the whole
+        # prompt.
         extra_fields={"return_progress": True} if embedded else {},
         output_limit_field=_output_limit_field(declared),
         include_usage=fields.get("stream_options") != "",
@@ -179,8 +168,7 @@ def backend_config(declared: BackendSettings, engine: EngineAddress | None) -> B
 
 
 def _output_limit_field(declared: BackendSettings) -> OutputLimitField:
-    """Returns the field to which the settings rename a field for the output limit. Returns CALLER if
-    they rename neither field."""
+    """The field to which one of the two is renamed, if any."""
     renamed = [declared.fields.get(name) for name in ("max_tokens", "max_completion_tokens")]
     return next(
         (bound for bound in OutputLimitField if bound.value in renamed),
@@ -189,7 +177,6 @@ def _output_limit_field(declared: BackendSettings) -> OutputLimitField:
 
 
 def _tokenizer(declared: BackendSettings) -> Tokenizer:
-    """Returns the kind of request with which the backend counts tokens, or NONE if it has no such request."""
     if declared.kind == "embedded":
         return Tokenizer.LLAMA_CPP
     if declared.tokenize_path == "none":
@@ -202,8 +189,6 @@ def _tokenizer(declared: BackendSettings) -> Tokenizer:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """Contains the URLs of a backend's replicas, the API key, and the file that contains the key, if any."""
-
     urls: tuple[str, ...]
     api_key: str | None = field(repr=False)
 
@@ -215,8 +200,7 @@ def _access(declared: BackendSettings, engine: EngineAddress | None) -> _Access:
 
 
 def api_key_of(declared: BackendSettings) -> str | None:
-    """Returns the backend's API key, or None if the backend needs none. Raises SettingsError if the key
-    cannot be read."""
+    """None if none is needed. Raises SettingsError if it can't be read."""
     if declared.api_key_env:
         at = ("backends", declared.name, "api_key_env")
         return secret_variable(declared.api_key_env, at)

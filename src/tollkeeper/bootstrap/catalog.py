@@ -43,7 +43,7 @@ from tollkeeper.settings import (
     built_from,
 )
 
-# The protocols of providers that charge for the whole prompt again after each web search.
+# Their providers charge for the whole prompt again after each search.
 _PROMPT_CHARGED_PER_SEARCH = frozenset(
     {WireProtocol.MESSAGES, WireProtocol.VERTEX_MESSAGES, WireProtocol.RESPONSES}
 )
@@ -67,19 +67,17 @@ def build_catalog(settings: Settings) -> Catalog:
 
 
 def _on_alternative(declared: ModelSettings, alternative: AlternativeSettings) -> ModelSettings:
-    """Returns the model's settings for an alternative backend."""
     changes: dict[str, Any] = {"backend": alternative.backend}
     if alternative.upstream_model:
         changes["upstream_model"] = alternative.upstream_model
     if alternative.pricing:
         changes |= {name: getattr(alternative, name) for name in PricesSettings.model_fields}
-        # The model's price changes do not apply to an alternative with its own prices.
+        # They don't apply to an alternative with prices of its own.
         changes["price_changes"] = ()
     return declared.model_copy(update=changes)
 
 
 def _on_backend(declared: ModelSettings, backend: BackendSettings) -> Model:
-    """Returns the model with the properties that it has on this backend."""
     model = _model(declared, backend)
     if backend.kind == "embedded":
         return replace(model, schema_bounds=ENGINE_SCHEMA_BOUNDS)
@@ -87,8 +85,7 @@ def _on_backend(declared: ModelSettings, backend: BackendSettings) -> Model:
 
 
 def _on_protocol(model: Model, protocol: WireProtocol) -> Model:
-    """Removes the features, parameters and modalities for which the backend's protocol has no field,
-    because the gateway could not send them. Adds the protocol's options."""
+    """Without what the protocol has no field for, and with the protocol's options."""
     reasons = Feature.REASONING in model.supported_features
     thinking = THINKING_OPTIONS if reasons else {}
     match protocol:
@@ -111,7 +108,7 @@ def _on_protocol(model: Model, protocol: WireProtocol) -> Model:
 
 
 class _ProtocolCapabilities(Protocol):
-    """Lists the capabilities of a protocol. The modules that encode requests implement this interface."""
+    """Of a protocol; the modules that encode requests have them."""
 
     SAMPLING_PARAMETERS: frozenset[str]
     INPUT_MODALITIES: frozenset[str]
@@ -124,7 +121,7 @@ def _with_protocol(
     features: frozenset[Feature],
     options: Mapping[str, str],
 ) -> Model:
-    """Returns the model on a protocol whose messages are lists of blocks (`backends/conversation.py`)."""
+    """For protocols whose messages are lists of blocks (`backends/conversation.py`)."""
     return replace(
         model,
         supported_sampling_parameters=_narrowed(
@@ -139,13 +136,12 @@ def _with_protocol(
 
 
 def _narrowed(declared: Iterable[str], supported: Collection[str]) -> tuple[str, ...]:
-    """Returns those declared names that are in `supported`, in the declared order."""
+    """In the declared order."""
     return tuple(name for name in declared if name in supported)
 
 
 def _on_responses_backend(model: Model) -> Model:
-    """Removes the parameters and modalities for which the Responses protocol has no field, because the
-    gateway could not send them. Adds the protocol's options."""
+    """Without what the protocol has no field for, and with its options."""
     return replace(
         model,
         supported_sampling_parameters=_narrowed(
@@ -192,11 +188,11 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
             file=bounds.file or None,
             audio=bounds.audio or None,
             video=bounds.video or None,
-            # Google does not charge for the tokens of search results.
+            # Google doesn't charge for them.
             web_search=bounds.web_search or (0 if protocol in _GOOGLE_PROTOCOLS else None),
             unrequested_searches_max=searches,
             unbounded=searches > 0 if bounds.unbounded is None else bounds.unbounded,
-            # The wire of these protocols sends the number of searches that the hold covers.
+            # Their wires send the number that the hold covers.
             limits_searches=protocol in _MESSAGES_PROTOCOLS,
             search_rereads_prompt=protocol in _PROMPT_CHARGED_PER_SEARCH,
             text_by_bytes=bounds.text == "bytes",
@@ -214,9 +210,8 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
 
 
 def _tokens_per_image(declared: int | None, preset: Preset) -> int | None:
-    """Returns the maximum tokens of an image: the number declared for the model, otherwise the number in the
-    backend's preset, otherwise the default, which is the maximum of all known model families. Returns None
-    if the declared number is 0, which means that an image may fill the whole context."""
+    """The model's, otherwise the preset's, otherwise the maximum of all known model families. A declared 0 is
+    None: an image may fill the whole context."""
     default = preset.tokens_per_image or DEFAULT_TOKEN_BOUNDS.image
     return (default if declared is None else declared) or None
 

@@ -1,5 +1,4 @@
-"""Combines the properties of a model that several backends serve. The combined model offers only features
-that all of these backends support."""
+"""Combines a model that several backends serve: it offers what all of them support."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,15 +7,14 @@ from tollkeeper.backends.request_fields import ENCRYPTED_REASONING
 from tollkeeper.domain.catalog import Model, Route
 from tollkeeper.settings import BackendSettings, ModelSettings
 
-# The protocols for Claude models. Each accepts encrypted reasoning that came over another of these protocols.
+# Each accepts encrypted reasoning that came over another.
 _CLAUDE_PROTOCOLS = {"messages", "vertex_messages", "bedrock_messages"}
 
 
 def combined(
     declared: ModelSettings, on_backends: Sequence[Model], backends: Mapping[str, BackendSettings]
 ) -> Model:
-    """Combines the variants of a model. `on_backends` contains the model as each of its backends serves
-    it; the main backend comes first."""
+    """`on_backends` has the model as each backend serves it, the main one first."""
     first = on_backends[0]
     if len(on_backends) == 1:
         return first
@@ -27,7 +25,7 @@ def combined(
     }
     protocols = {backends[model.backend].protocol for model in on_backends}
     if len(protocols) > 1 and not protocols <= _CLAUDE_PROTOCOLS:
-        # A provider cannot read reasoning that another provider has encrypted.
+        # Another provider's encryption.
         options.pop(ENCRYPTED_REASONING, None)
     bounds = [model.token_bounds for model in on_backends]
     cache_isolating = next((model for model in on_backends if model.isolates_cache), first)
@@ -75,11 +73,11 @@ def _routes(declared: ModelSettings, on_backends: Sequence[Model]) -> list[Route
 
 
 def _largest(bounds: Sequence[int | None]) -> int | None:
-    """Returns the largest limit. Returns None (no limit) if at least one of the limits is None."""
+    """None (no limit) if one is None."""
     known = [bound for bound in bounds if bound is not None]
     return max(known) if len(known) == len(bounds) else None
 
 
 def _common(declared: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Returns the names that are in every tuple, in the order of the first tuple."""
+    """In the order of the first."""
     return tuple(name for name in declared[0] if all(name in names for names in declared))

@@ -1,8 +1,5 @@
-"""Provides services for a command, and builds them when the command first uses them.
-
-Each administration service is built separately. All other services are built together when the command
-first uses any of these other services.
-"""
+"""The services for a command, built on first use: each administration service by itself, all others
+together."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -31,7 +28,7 @@ async def command_services(settings: Settings, conninfo: str) -> AsyncIterator["
 
 
 class _ServicesOnDemand:
-    """Has the attributes of `Services`, but builds the services on first use."""
+    """With the attributes of `Services`."""
 
     def __init__(self, administration: Administration) -> None:
         self._administration = administration

@@ -1,4 +1,4 @@
-"""Locates the database. Starts the embedded database if the settings name no external one."""
+"""Finds the database, or starts the embedded one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +9,7 @@ from tollkeeper.settings import Settings
 
 @contextmanager
 def located_database(settings: Settings) -> Iterator[str]:
-    """Yields the connection string of the external database in the settings. Without one, runs the embedded
-    database during the `with` block, and yields its connection string."""
+    """Yields the connection string."""
     if settings.database.url:
         yield settings.database.url
         return

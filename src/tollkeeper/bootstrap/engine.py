@@ -1,5 +1,4 @@
-"""Builds the embedded engine (the packaged model server) if the settings declare a backend that needs
-it."""
+"""Builds the embedded engine if a backend needs it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,8 +11,8 @@ _POLL_S = 1.0
 
 
 def build_engine(settings: Settings) -> EmbeddedEngine | None:
-    """Returns an engine that is not started yet. Returns None if no backend uses the engine or if
-    `embedded.enabled` is false. One engine serves all processes of a gateway."""
+    """Not started yet. None if no backend uses it or `embedded.enabled` is false. One engine serves all
+    processes of a gateway."""
     is_needed = any(backend.kind == "embedded" for backend in settings.backends)
     if not is_needed or not settings.embedded.enabled:
         return None
@@ -28,8 +27,8 @@ def build_engine(settings: Settings) -> EmbeddedEngine | None:
 
 
 def engine_context_length(settings: Settings) -> int:
-    """Returns the context length of each slot (the context of one running call): the maximum of the
-    models that use the engine. If the judge uses the engine, the packaged model is one of these models."""
+    """Of each slot: the maximum of the models that use the engine, with the packaged one if the judge uses
+    it."""
     engines = {backend.name for backend in settings.backends if backend.kind == "embedded"}
     context_lengths = [
         model.context_length for model in settings.models if engines.intersection(model.backends)
@@ -41,16 +40,15 @@ def engine_context_length(settings: Settings) -> int:
 
 @asynccontextmanager
 async def running_engine(settings: Settings) -> AsyncIterator[EmbeddedEngine | None]:
-    """Runs an engine during a `with` block, for a command. Waits until the engine is ready or has failed;
-    the engine's status tells which. Yields None if `build_engine` returns None."""
+    """Waits until the engine is ready or has failed; its status tells which. None if `build_engine` returns
+    None."""
     engine = build_engine(settings)
     if engine is None:
         yield None
         return
     await engine.start()
     try:
-        # This loop ends, because each start of the engine has a time limit, and after several failed
-        # starts the state is FAILED.
+        # It ends: each start has a time limit, and after several failed ones the state is FAILED.
         while engine.address is not None and not await engine.wait_ready(_POLL_S):
             if engine.status.state is ProcessState.FAILED:
                 break

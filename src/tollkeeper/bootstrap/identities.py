@@ -1,7 +1,5 @@
-"""Builds the identity of a backend from its settings, and checks that the library for it is installed.
-
-An identity is the gateway's account at a provider that uses tokens or signatures instead of a fixed API key.
-"""
+"""Builds a backend's identity (the gateway's account at a provider that takes tokens or signatures instead of
+a key), and checks that its library is installed."""
 
 import os
 from collections.abc import Mapping
@@ -24,8 +22,7 @@ from tollkeeper.backends.identity.failure import IdentityFailure
 from tollkeeper.settings import BackendSettings, SettingsError, shown_variable
 
 _CHECK_TIMEOUT_S = 10.0
-# For each kind of credential: the required package, the modules to look for, and the extra of tollkeeper
-# that installs the package.
+# The package, the modules to look for, and the extra that installs it.
 _LIBRARIES = {
     CredentialKind.GOOGLE: ("google-auth", ("google.auth", "requests"), "google"),
     CredentialKind.ENTRA: ("azure-identity", ("azure.identity",), "azure"),
@@ -36,8 +33,8 @@ _LIBRARIES = {
 def identity_of(
     declared: BackendSettings, environment: Mapping[str, str] | None = None
 ) -> Identity | None:
-    """Returns the identity, or None if the backend uses a key. Raises SettingsError if a setting or the
-    provider's library is missing. Does not import the library."""
+    """None if the backend uses a key. Doesn't import the library. Raises SettingsError if a setting or the
+    library is missing."""
     kind = declared.credential
     if kind not in _LIBRARIES:
         return None
@@ -55,8 +52,7 @@ def identity_of(
 
 
 def shown_credential(declared: BackendSettings) -> str:
-    """Describes the kind of a backend's credential and where it comes from, without the secret.
-    Raises SettingsError if a setting or the provider's library is missing."""
+    """Without the secret. Raises SettingsError if a setting or the library is missing."""
     identity = identity_of(declared)
     if identity is not None:
         return f"{declared.credential}: {identity.description}"
@@ -66,8 +62,8 @@ def shown_credential(declared: BackendSettings) -> str:
 
 
 async def check_identity(declared: BackendSettings) -> str:
-    """Obtains a token or temporary keys once, as a test. Returns a description of the credential, with its
-    lifetime if it expires. Raises SettingsError if no token or keys can be obtained."""
+    """Obtains a token or temporary keys once, and describes the credential with its lifetime. Raises
+    SettingsError if that fails."""
     identity = identity_of(declared)
     assert identity is not None
     try:

@@ -1,5 +1,4 @@
-"""Runs the configured judge (the model that answers policy questions) without a gateway, for commands and
-measurements."""
+"""Runs the configured judge without a gateway, for commands and measurements."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,8 +18,7 @@ from tollkeeper.settings import Settings, SettingsError
 async def running_judge(
     settings: Settings, examples: tuple[Example, ...] = EXAMPLES
 ) -> AsyncIterator[Judge]:
-    """Runs the judge of these settings during a `with` block. Starts the embedded engine if the judge's
-    backend uses the engine. Raises SettingsError if there is no judge."""
+    """With the embedded engine if the judge's backend uses it. Raises SettingsError if there is no judge."""
     reduced = _settings_for_judge(settings)
     async with (
         running_engine(reduced) as engine,
@@ -35,8 +33,8 @@ async def judge_with_engine(
     engine: EmbeddedEngine | None,
     examples: tuple[Example, ...] = EXAMPLES,
 ) -> AsyncIterator[Judge]:
-    """Runs the judge during a `with` block, with an engine that is already started, or without an engine.
-    Raises Unavailable if the judge uses this engine and the engine is not ready."""
+    """With an engine that is already started, or none. Raises Unavailable if the judge uses it and it isn't
+    ready."""
     reduced = _settings_for_judge(settings)
     needs_engine = any(backend.kind == "embedded" for backend in reduced.backends)
     if engine is not None and needs_engine and engine.status.state is not ProcessState.READY:
@@ -55,8 +53,7 @@ async def judge_with_engine(
 
 
 def _settings_for_judge(settings: Settings) -> Settings:
-    """Returns the settings with the judge's backend as the only backend, so that the secrets of other
-    backends are not needed."""
+    """With no other backend, so other secrets aren't needed."""
     declared = settings.judge
     if declared is None:
         raise SettingsError("judge: no judge is configured.")

@@ -1,8 +1,4 @@
-"""Builds the ledger services.
-
-The services share one process id, one set of limits and one search for open holds (amounts that are reserved
-for calls in flight or for calls of dead processes).
-"""
+"""Builds the ledger services, which share one process id, one set of limits and one search for open holds."""
 
 from dataclasses import dataclass
 from uuid import UUID, uuid4
@@ -44,7 +40,7 @@ def build_ledger(administration: Administration) -> LedgerServices:
     store = LedgerStore(database, process_id, limits)
     ledger = Ledger(store, administration.policy_directory, excesses)
     bulk_resolution = BulkResolution(database, limits)
-    # Shared, because each search first checks the holds that the previous search found.
+    # Each search first checks what the one before found.
     open_holds = OpenHolds()
     own_holds = OwnHolds(process_id, ledger.is_open)
     return LedgerServices(

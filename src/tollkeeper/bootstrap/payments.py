@@ -1,4 +1,4 @@
-"""Verifies the signatures of payment events with the library of the payment provider, Stripe."""
+"""Verifies the signatures of payment events with Stripe's library."""
 
 import importlib
 from collections.abc import Callable
@@ -6,17 +6,16 @@ from collections.abc import Callable
 from tollkeeper.bootstrap.secrets import read_source
 from tollkeeper.settings import Place, Settings, SettingsError
 
-# The maximum age of an event's signature. If the provider sends an event again, it signs the event anew.
+# An event that is sent again is signed anew.
 TOLERANCE_S = 300
 _LIVE = ("payments", "webhook_secrets", "live")
 _TEST = ("payments", "webhook_secrets", "test")
 
 
 def signature_check(settings: Settings) -> Callable[[bytes, str], bool | None] | None:
-    """Returns a function that takes the body and the signature header of an event. It returns the
-    `livemode` of the secret that has signed the event, or None if the signature isn't valid.
-    `signature_check` itself returns None if the settings contain no secret. It raises SettingsError
-    if a secret cannot be read or the library isn't installed."""
+    """A function of an event's body and signature header: the `livemode` of the secret that signed it, None
+    if the signature is wrong. None instead of a function if there is no secret. Raises SettingsError if one
+    can't be read or the library isn't installed."""
     sources = settings.payments.webhook_secrets
     live = [_secret(source, _LIVE) for source in sources.live]
     test = [_secret(source, _TEST) for source in sources.test]
@@ -31,7 +30,7 @@ def signature_check(settings: Settings) -> Callable[[bytes, str], bool | None] |
         raise SettingsError("needs stripe: pip install 'tollkeeper[payments]'.", at) from None
 
     def find_livemode(body: bytes, header: str) -> bool | None:
-        # The library compares ASCII texts only, and fails with a TypeError for any other.
+        # The library raises a TypeError for any other text.
         if not header.isascii():
             return None
         for livemode, secrets in ((True, live), (False, test)):

@@ -1,4 +1,4 @@
-"""Checks the settings before the workers start, so that no worker fails because of invalid settings."""
+"""Checks the settings before the workers start, so that none fails because of them."""
 
 from tollkeeper.bootstrap.backends import build_backends
 from tollkeeper.bootstrap.catalog import build_catalog
@@ -8,8 +8,7 @@ from tollkeeper.settings import Settings
 
 
 def check_settings(settings: Settings) -> None:
-    """Raises SettingsError for errors that the settings' schema cannot find: invalid prices, missing
-    secrets, and packages that are not installed."""
+    """What the schema can't find: invalid prices, missing secrets and packages. Raises SettingsError."""
     build_catalog(settings)
     build_backends(settings, None)
     alert_webhook(settings)

@@ -1,5 +1,4 @@
-"""Reads secrets from environment variables and files, and creates a master secret if the operator has
-configured none."""
+"""Reads secrets, and creates a master secret if none is configured."""
 
 import os
 from pathlib import Path
@@ -9,8 +8,7 @@ from tollkeeper.settings import Place, Settings, SettingsError, shown_variable
 
 
 def master_secret(settings: Settings) -> bytes:
-    """Returns the configured master secret. Without one, returns the secret in the data folder, and creates
-    it if it does not exist."""
+    """Otherwise the one in the data folder, created once."""
     source = settings.secrets.master_key
     if source:
         at = ("secrets", "master_key")
@@ -25,8 +23,7 @@ def _long_enough(secret: bytes, source: str, at: Place) -> bytes:
 
 
 def secret_variable(name: str, at: Place) -> str:
-    """Returns the value of an environment variable. Raises SettingsError if the variable is missing or
-    empty. `at` is the setting that names the variable, for error messages."""
+    """Raises SettingsError if it's missing or empty. `at` names the setting in errors."""
     value = os.environ.get(name, "")
     if not value:
         raise SettingsError(f"{shown_variable(name)} is not set", at)
@@ -34,15 +31,13 @@ def secret_variable(name: str, at: Place) -> str:
 
 
 def read_source(source: str, at: Place) -> bytes:
-    """Returns a secret. `source` is `env:` with a variable's name, or `file:` with a path. `at` is the setting
-    that contains `source`, for error messages."""
+    """`source` is `env:` with a name, or `file:` with a path."""
     kind, _, name = source.partition(":")
     return secret_variable(name, at).encode() if kind == "env" else read_secret(Path(name), at)
 
 
 def read_secret(path: Path, at: Place) -> bytes:
-    """Returns the content of a file without white space at its ends. `at` is the setting that names the
-    file, for error messages."""
+    """Without white space at its ends."""
     try:
         return path.read_bytes().strip()
     except OSError as exc:
@@ -55,8 +50,8 @@ def _generated_secret(path: Path) -> bytes:
     temporary.touch(mode=0o600)
     temporary.write_bytes(os.urandom(MASTER_BYTES_MIN).hex().encode())
     try:
-        # A link makes the complete file appear under its final name in one step. The link fails if a
-        # secret already exists, from an earlier start or from another process; then that secret is used.
+        # A link makes the whole file appear at once. It fails if a secret exists, of an earlier start or
+        # another process, and that one is used.
         os.link(temporary, path)
     except FileExistsError:
         pass

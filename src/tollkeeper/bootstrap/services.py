@@ -1,5 +1,4 @@
-"""Builds the services from the settings, starts them, and drains them (lets their work finish) at the
-end."""
+"""Builds the services, starts them, and drains them at the end."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -57,19 +56,17 @@ from tollkeeper.settings import Settings
 from tollkeeper.storage.processes import LEASE_S
 from tollkeeper.storage.verification import Ages
 
-# After a client has disconnected, the gateway continues to read the answer for this time, because the
-# backend reports the usage at the end. Most answers end within this time. If neither output nor usage has
-# arrived by then, the call is unsettled: its cost is unknown, and its hold stays.
+# After a client has gone, the gateway reads on for this long, because usage comes at the end. If neither
+# output nor usage has come by then, the call is unsettled and its hold stays.
 DRAIN_S = 10.0
-# The maximum number of calls in flight in one process, for all organizations together: one for each
-# connection that a worker can have (`hosting.descriptors.CONNECTIONS_MAX`). The limit for one organization
-# is a share of this number, so that no organization uses all connections. Memory has its own limit.
+# In one process: one for each connection that a worker can have (`hosting.descriptors.CONNECTIONS_MAX`). An
+# organization's limit is a share, so that none uses all connections. Memory has its own limit.
 CALLS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class _RecordingServices:
-    """Contains the services that record calls and the state of replicas (addresses of backends)."""
+    """They record calls and the state of replicas."""
 
     activity: Activity
     request_log: RequestLog
@@ -87,8 +84,7 @@ async def running_services(
     engine: EngineAddress | None = None,
     serving: bool = False,
 ) -> AsyncIterator[Services]:
-    """Runs the services during a `with` block. Builds the backends only if `serving` is True, because
-    other processes make no calls and may not have the secrets of the backends."""
+    """Backends only if `serving`: other processes make no calls and may lack the secrets."""
     backends = build_backends(settings, engine) if serving else {}
     administration = Administration(settings, conninfo, clock)
     services = build_services(administration, backends, serving=serving)
@@ -98,7 +94,7 @@ async def running_services(
     try:
         yield services
     finally:
-        # The outcome of every call must be written before the database connections are closed.
+        # Every outcome must be written before the connections close.
         await drain_services(services)
         if services.recorder.tracer is not None:
             await asyncio.to_thread(services.recorder.tracer.close)
@@ -108,7 +104,7 @@ async def running_services(
 
 
 async def drain_services(services: Services) -> None:
-    """Stops the calls in progress, and waits until their outcome and all other pending records are written."""
+    """Stops the calls, and waits until everything pending is written."""
     await services.inference.drain(0)
     await services.ledger.drain()
     await services.checks.drain()
@@ -220,7 +216,7 @@ def _upkeep(
 
 
 def verification_ages(settings: Settings) -> Ages:
-    """Returns the highest age of a hold whose call is in flight, and the lifetime of a process's lease."""
+    """The highest age of a hold in flight, and the lifetime of a lease."""
     return Ages(settings.limits.inference_deadline_s + LEASE_S, LEASE_S)
 
 
@@ -250,8 +246,7 @@ def _recording_services(
     *,
     serving: bool,
 ) -> _RecordingServices:
-    """Builds the services that record calls and replicas. If `serving` is False, as in a command, they log
-    no requests, send no alerts and export no traces."""
+    """Unless `serving`, they log no requests, send no alerts and export no traces."""
     settings, database = administration.settings, administration.database
     retention_days = settings.activity.retention_days
     activity = Activity(database, administration.clock, retention_days=retention_days)
@@ -292,7 +287,7 @@ def _inference(
 
 
 def unsettled_rule(settings: Settings) -> UnsettledRule | None:
-    """Returns the rule that resolves old unsettled calls, or None if only operators resolve them."""
+    """None if only operators resolve them."""
     declared = settings.ledger
     if declared.unsettled_after_hours == 0 or declared.unsettled_resolution == "keep":
         return None
@@ -300,5 +295,5 @@ def unsettled_rule(settings: Settings) -> UnsettledRule | None:
 
 
 def denied_unread(settings: Settings) -> frozenset[UnreadKind]:
-    # The setting has the plurals "images" and "files" for the kinds "image" and "file".
+    # The setting's "images" and "files" are the kinds "image" and "file".
     return frozenset(UnreadKind(name.removesuffix("s")) for name in settings.policy.denied_content)

@@ -1,8 +1,8 @@
-"""Exports traces and metrics over OTLP: for each call, a span and measurements of its tokens, its duration
-and the time to the first token. A span contains no text of prompts or answers, unless the operator opts in.
+"""Exports traces and metrics over OTLP: for each call a span, and its tokens, duration and time to the first
+token. No text of prompts or answers, unless the operator opts in.
 
-OpenTelemetry's standard environment variables configure the destination and content of traces. The
-OpenTelemetry SDK is an optional dependency. It is imported only if these variables name a collector.
+OpenTelemetry's own variables say where to and with what. Its SDK is optional, and imported only if they name
+a collector.
 """
 
 import importlib
@@ -23,20 +23,19 @@ from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.calls.tab import CallSpan, CallTracer
 from tollkeeper.settings import SettingsError
 
-# The names of OpenTelemetry's environment variables.
+# OpenTelemetry's variables.
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _EXPORT_TIMEOUT_S = 10
-# The maximum bytes of prompt and answer on one span.
+# Of prompt and answer on one span.
 CONTENT_BYTES = 16_384
-# The maximum number of spans in the queue and in one export.
+# In the queue and in one export.
 _QUEUED_SPANS_MAX = 2048
 _EXPORTED_SPANS_MAX = 512
-# The maximum bytes of content in the queue and in one export. If spans have content, these limits reduce the
-# maximum number of spans (see `_span_limits`).
+# Bytes in the queue and in one export. With content they reduce the number of spans (`_span_limits`).
 _QUEUED_CONTENT_BYTES_MAX = 64 << 20
 _EXPORTED_CONTENT_BYTES_MAX = 4 << 20
-# The header `traceparent`, version 00: the trace id, the span id and the flags.
+# `traceparent`, version 00: trace id, span id, flags.
 _TRACEPARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _SDK_MODULES = (
     "opentelemetry.trace",
@@ -53,18 +52,18 @@ _log = structlog.get_logger("tollkeeper.telemetry")
 
 
 def collector() -> str:
-    """Returns the base URL of the OTLP collector. If it is empty, no traces or metrics are exported."""
+    """The base URL; "": nothing is exported."""
     disabled = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
     return "" if disabled else os.environ.get(ENDPOINT, "").rstrip("/")
 
 
 def sends_content() -> bool:
-    """Tells whether spans contain the prompts and answers of calls, for every organization."""
+    """For every organization."""
     return os.environ.get(CONTENT, "").lower() in ("true", "span_only", "span_and_event")
 
 
 def build_tracer() -> CallTracer | None:
-    """Returns a tracer, or None if the environment variables name no collector."""
+    """None without a collector."""
     endpoint = collector()
     if not endpoint:
         return None
@@ -75,7 +74,7 @@ def build_tracer() -> CallTracer | None:
 
 
 def import_sdk() -> list[ModuleType]:
-    """Imports the modules in the order of `_SDK_MODULES`. Raises SettingsError if one is not installed."""
+    """In the order of `_SDK_MODULES`. Raises SettingsError if one isn't installed."""
     try:
         return [importlib.import_module(name) for name in _SDK_MODULES]
     except ImportError:
@@ -94,7 +93,7 @@ class OtelTracer:
         )
         self._api = api
         self._traces = trace.TracerProvider(resource=resource)
-        # The maximum bytes of content on one span. None if spans have no content.
+        # On one span.
         self.content_bytes = CONTENT_BYTES if sends_content() else None
         queued, exported = _span_limits(self.content_bytes)
         self._traces.add_span_processor(
@@ -131,8 +130,7 @@ class OtelTracer:
         return self._api.Status(self._api.StatusCode.ERROR, code)
 
     def _parent(self, header: bytes | None) -> Any:
-        """Returns a context with the client's span as the parent. Returns None if the client's
-        `traceparent` header is missing or invalid."""
+        """None if the client's header is missing or invalid."""
         match = None if header is None else _TRACEPARENT.fullmatch(header)
         if match is None or not int(match[1], 16) or not int(match[2], 16):
             return None
@@ -146,7 +144,7 @@ class OtelTracer:
 
 
 def _span_limits(content_bytes: int | None) -> tuple[int, int]:
-    """Returns the maximum number of spans in the queue and in one export."""
+    """In the queue, and in one export."""
     if content_bytes is None:
         return _QUEUED_SPANS_MAX, _EXPORTED_SPANS_MAX
     return (
@@ -185,8 +183,7 @@ class _OtelSpan:
         span = self._span
         if span.is_recording():
             span.set_attributes({**shared, **self._details(record)})
-            # A call without a hold (a reserved amount) was rejected before it was sent. Its content is not
-            # exported, because a rejected call should take little CPU time.
+            # Without a hold it was rejected before it was sent, and a rejected call should take little CPU.
             if self.answer is not None and record.hold_picousd is not None:
                 span.set_attributes(self._content(self.answer))
             if record.error_code is not None:

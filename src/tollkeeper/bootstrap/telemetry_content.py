@@ -1,10 +1,9 @@
-"""Encodes prompts and answers as span attributes in the format of OpenTelemetry's GenAI conventions, up
-to a size limit. Used only if an operator has opted in.
+"""Encodes prompts and answers as span attributes in the format of OpenTelemetry's GenAI conventions, up to a
+size. Only if an operator has opted in.
 
-The attributes deliberately omit the bytes of media, the queries of URLs (which may contain signatures),
-encrypted reasoning, and properties that the gateway's API does not define. Of a tool that is not a function,
-only the type and the name are exported, because the other properties may contain credentials. Text that
-looks like an API key of this gateway is redacted.
+Left out on purpose: the bytes of media, the queries of URLs (which may have signatures), encrypted reasoning,
+and properties that our API doesn't define. Of a tool that isn't a function only type and name, because the
+rest may have credentials. What looks like an API key of this gateway is redacted.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,16 +34,14 @@ from tollkeeper.domain.prompt import (
     Video,
 )
 
-# The maximum bytes of a JSON object without its texts: braces, field names and punctuation.
+# Braces, field names and punctuation.
 _OBJECT_BYTES: Final = 96
-# The share of each attribute in the size limit, in eighths. The input messages may use all bytes that the
-# other attributes leave unused.
+# Of the size limit, in eighths. Input messages may use what the others leave.
 _INSTRUCTIONS_SHARE: Final = 1
 _TOOLS_SHARE: Final = 1
 _OUTPUT_SHARE: Final = 3
 _INSTRUCTION_ROLES: Final = (Role.SYSTEM, Role.DEVELOPER)
-# The finish reasons of the chat protocol that have another name in the conventions. A choice that has
-# not ended counts as an error.
+# Those with another name in the conventions. A choice that hasn't ended is an error.
 _FINISH_NAMES: Final = {
     "tool_calls": "tool_call",
     "function_call": "tool_call",
@@ -57,15 +54,15 @@ P = TypeVar("P")
 
 
 class _Budget:
-    """Limits the size of one attribute by counting the bytes of JSON that the attribute may still use."""
+    """The bytes of JSON that an attribute may still use."""
 
     def __init__(self, limit: int) -> None:
-        # Two bytes are for the brackets of the attribute's list.
+        # For the brackets of the list.
         self._left = limit - 2
         self.is_cut = False
 
     def reserve_object(self) -> bool:
-        """Reserves the bytes of one more object. Returns False if they do not fit."""
+        """False if it doesn't fit."""
         if self._left < _OBJECT_BYTES:
             self.is_cut = True
             return False
@@ -73,13 +70,12 @@ class _Budget:
         return True
 
     def fit_text(self, text: str, length: int | None = None) -> str:
-        """Returns the text with API keys redacted, cut to the remaining bytes. A cut text ends with a marker;
-        if not even the marker fits, the result is empty. If `text` is only the beginning of a longer text,
-        `length` is the number of characters of the longer text."""
+        """Redacted and cut, with a marker at the end; empty if not even that fits. `length` is the whole
+        text's if `text` is only its beginning."""
         length = len(text) if length is None else length
         if not length:
             return ""
-        # Redacts more text than fits, because a key that the cut divides would not be recognised.
+        # More than fits, because a divided key wouldn't be recognised.
         shown = redact_keys(text[: max(self._left, 0) + KEY_LENGTH])
         size = len(msgspec.json.encode(shown))
         if size <= self._left and len(text) == length and length <= self._left + KEY_LENGTH:
@@ -97,8 +93,7 @@ class _Budget:
         return shown
 
     def fit_json(self, encoded: str) -> msgspec.Raw | None:
-        """Returns the JSON with API keys redacted. Returns None if it does not fit, because cut JSON would
-        be invalid."""
+        """Redacted. None if it doesn't fit, because cut JSON would be invalid."""
         redacted = redact_keys(encoded).encode()
         if len(redacted) > self._left:
             self.is_cut = True
@@ -108,10 +103,10 @@ class _Budget:
 
 
 class AnswerContent:
-    """Collects the beginning of an answer while the gateway sends the answer to the client."""
+    """Collects the beginning while the gateway sends the answer."""
 
     def __init__(self, limit: int) -> None:
-        # The number of characters that may still be collected. `encoded` limits the bytes.
+        # In characters; `encoded` limits the bytes.
         self._left = limit * _OUTPUT_SHARE // 8
         self._choices: dict[int, _Choice] = {}
         self._is_cut = False
@@ -122,7 +117,7 @@ class AnswerContent:
                 self._add(event)
 
     def encoded(self, limit: int) -> tuple[str, bool]:
-        """Returns the answer's messages as JSON, and True if a part of the answer is missing."""
+        """As JSON, and whether a part is missing."""
         budget = _Budget(limit)
         messages: list[_Object] = []
         for _, choice in sorted(self._choices.items()):
@@ -191,14 +186,14 @@ class AnswerContent:
 
 
 class _AnswerPart:
-    """Contains the pieces of one text or tool call of an answer."""
+    """One text or tool call."""
 
     __slots__ = ("call_id", "kind", "length", "name", "pieces")
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.pieces: list[str] = []
-        # The number of characters, including the characters that did not fit into `pieces`.
+        # Also of what didn't fit.
         self.length = 0
         self.call_id: str | None = None
         self.name: str | None = None
@@ -209,7 +204,7 @@ class _Choice:
 
     def __init__(self) -> None:
         self.finish: str | None = None
-        # The key is the part's position in the answer: the order of its kind, and the index of a tool call.
+        # By the order of its kind, and the index of a tool call.
         self.parts: dict[tuple[int, int], _AnswerPart] = {}
 
     def ordered(self) -> list[_AnswerPart]:
@@ -219,8 +214,7 @@ class _Choice:
 def content_attributes(
     prompt: Prompt, answer: AnswerContent, limit: int
 ) -> dict[str, str | tuple[str, ...]]:
-    """Returns span attributes with the content of an ended call, at most `limit` bytes in total. The
-    attribute `tollkeeper.content.cut` lists the attributes that are incomplete."""
+    """At most `limit` bytes in total. `tollkeeper.content.cut` lists what is incomplete."""
     instruction_count = _count_instruction_turns(prompt.turns)
     instructions = [part for turn in prompt.turns[:instruction_count] for part in turn.parts]
     attributes: dict[str, str | tuple[str, ...]] = {}
@@ -253,8 +247,7 @@ def content_attributes(
 
 
 def _count_instruction_turns(turns: Sequence[Turn]) -> int:
-    """Returns the number of turns with instructions (roles system and developer) at the beginning of the
-    conversation."""
+    """System and developer turns at the beginning."""
     for number, turn in enumerate(turns):
         if turn.role not in _INSTRUCTION_ROLES:
             return number
@@ -262,7 +255,7 @@ def _count_instruction_turns(turns: Sequence[Turn]) -> int:
 
 
 def _messages(turns: Sequence[Turn], budget: _Budget) -> list[_Object]:
-    """Encodes the turns. Begins with the newest turn, so that the oldest turns are missing if not all fit."""
+    """From the newest, so the oldest are missing if not all fit."""
     newest_first = []
     for turn in reversed(turns):
         if not budget.reserve_object():
@@ -277,7 +270,7 @@ def _messages(turns: Sequence[Turn], budget: _Budget) -> list[_Object]:
 
 
 def _parts_that_fit(parts: Sequence[P], budget: _Budget) -> Iterator[P]:
-    """Yields as many of the first parts as fit into the budget."""
+    """From the first."""
     for part in parts:
         if not budget.reserve_object():
             return
@@ -332,8 +325,7 @@ def _answer_part(part: _AnswerPart, budget: _Budget) -> _Object:
 
 
 def _media(media: Media, budget: _Budget) -> _Object:
-    """Describes media by their file id or URL. For media whose bytes are in the prompt, returns only the
-    length of the encoded bytes."""
+    """The file id or URL; for bytes in the prompt only their encoded length."""
     about: _Object = {"modality": media.modality}
     if isinstance(media, File) and media.id is not None:
         return {"type": "file", **about, "file_id": budget.fit_text(media.id)}
@@ -344,7 +336,7 @@ def _media(media: Media, budget: _Budget) -> _Object:
 
 
 def _without_query(url: str) -> str:
-    """Removes the user name, the query and the fragment from a URL, because they may contain secrets."""
+    """Without user name, query and fragment, which may have secrets."""
     address, cut, _ = url.replace("#", "?", 1).partition("?")
     scheme, separator, rest = address.partition("://")
     host, slash, path = rest.partition("/")

@@ -1,7 +1,5 @@
-"""Lists the names from OpenTelemetry's conventions for generative AI that the gateway uses.
-
-The conventions are still in development. If they rename something, only this file changes.
-"""
+"""The names of OpenTelemetry's conventions for generative AI that we use. They're in development: if one
+changes, only this file does."""
 
 from typing import Final
 
@@ -26,13 +24,12 @@ TOKEN_USAGE_METRIC: Final = "gen_ai.client.token.usage"  # noqa: S105 - the name
 DURATION_METRIC: Final = "gen_ai.client.operation.duration"
 FIRST_TOKEN_METRIC: Final = "gen_ai.server.time_to_first_token"  # noqa: S105 - the name of a metric
 
-# The conventions' names for the gateway's operations.
 OPERATIONS: Final = {"chat_create": "chat", "response_create": "chat", "message_create": "chat"}
 
-# Names that are not in the conventions, for data that only this gateway has.
+# Not in the conventions: only this gateway has them.
 SETTLEMENT: Final = "tollkeeper.settlement"
 COST: Final = "tollkeeper.cost_usd"
 OVERHEAD: Final = "tollkeeper.overhead_ms"
 ORGANIZATION: Final = "tollkeeper.organization_id"
-# Lists the content attributes that are incomplete.
+# The attributes that are incomplete.
 CONTENT_CUT: Final = "tollkeeper.content.cut"

@@ -13,24 +13,22 @@ from tollkeeper.bootstrap.secrets import read_source
 from tollkeeper.services.alerts import DeliveryFailed, PostAlert
 from tollkeeper.settings import Settings, SettingsError
 
-# The names of the headers of a delivery.
 SIGNATURE_HEADER = "X-Tollkeeper-Signature"
 DELIVERY_HEADER = "X-Tollkeeper-Delivery"
 _SOCKET_TIMEOUT_S = 10.0
-# The time limit for a whole delivery. The socket timeout applies only to single reads and writes.
+# Of a whole delivery. The socket timeout is for single reads and writes.
 _DEADLINE_S = 30.0
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Prevents redirects, so that a signed body is sent only to the configured address."""
+    """A signed body only goes to the configured address."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 def alert_webhook(settings: Settings) -> PostAlert | None:
-    """Returns a function that sends an alert, or None if the settings name no webhook. Raises SettingsError
-    if the secret for signatures cannot be read."""
+    """None without a webhook. Raises SettingsError if the secret can't be read."""
     webhook = settings.alerts.webhook
     if not webhook.url:
         return None
@@ -49,8 +47,7 @@ def alert_webhook(settings: Settings) -> PostAlert | None:
 
 
 def signature(secret: bytes, body: bytes, timestamp: int) -> str:
-    """Returns `t=<unix seconds>,v1=<hex>`. The hex number is the HMAC-SHA256 of the Unix seconds, a dot and
-    the body."""
+    """`t=<unix seconds>,v1=<hex>`, the HMAC-SHA256 of the seconds, a dot and the body."""
     signed = hmac.new(secret, b"%d." % timestamp + body, hashlib.sha256).hexdigest()
     return f"t={timestamp},v1={signed}"
 
@@ -80,6 +77,6 @@ def _secret(settings: Settings) -> bytes:
     source = settings.alerts.webhook.secret
     secret = read_source(source, at)
     if not secret:
-        # Only a file can be empty here: `read_source` rejects an empty environment variable.
+        # `read_source` rejects an empty variable.
         raise SettingsError(f"{source.partition(':')[2]} is empty", at)
     return secret

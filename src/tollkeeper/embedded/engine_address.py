@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass, field
 
-# The engine is reachable from this machine only.
+# Only from this machine.
 ENGINE_HOST = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
 class EngineAddress:
-    """Contains the engine's URL and API key. Both stay the same when the engine restarts, so that workers
-    need not be notified."""
+    """The same after a restart, so workers needn't be told."""
 
     base_url: str
     api_key: str = field(repr=False)

@@ -1,11 +1,8 @@
-"""Runs the embedded engine, llama.cpp's server, on the loopback interface as a separate program.
+"""Runs the embedded engine, llama.cpp's server, on loopback. It imports almost nothing of the gateway, so it
+starts fast and has no secrets of it in memory, and it ends with its parent, the supervisor.
 
-This program imports almost no modules of the gateway, so that it starts quickly and has none of the
-gateway's secrets in its memory. It ends when its parent process, the supervisor, ends.
-
-The parent writes one line of JSON to this program's standard input. The line contains the API key, which
-must not appear on a command line. The parent keeps the pipe open; when the pipe is closed, this program
-ends. When the engine is ready, this program writes one line of JSON to standard output.
+The parent writes a line of JSON with the API key, which mustn't be on a command line, to standard input, and
+keeps the pipe open. When the engine is ready, a line of JSON goes to standard output.
 """
 
 import argparse
@@ -27,27 +24,23 @@ from tollkeeper.embedded.parent_watch import (
     redirected_standard_output,
 )
 
-# The number of tokens that the engine computes at a time. While it computes a batch, it cannot stop a
-# call, and the streams of other calls wait. A batch of 64 tokens takes less than a second on one slow core,
-# and prompts are processed as fast as with batches of 2,048 tokens.
+# During a batch it can't stop a call, and other streams wait. 64 tokens take under a second on one slow core,
+# and prompts are as fast as with 2,048.
 _BATCH_TOKENS = 64
-# The memory for prompts whose slot was given to another call. The engine's default is 8 GB.
+# For prompts whose slot another call got. The engine's default is 8 GB.
 _PREFIX_CACHE_MIB = 256
-# The log level at which the engine writes only errors.
 _ERRORS_ONLY = 1
 _ANSWER_TIMEOUT_S = 60.0
-# The names of tokenizers, by the engine's numbers for them.
+# By the engine's numbers.
 _TOKENIZERS = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
 _REPEATED_PROMPT = "One, two, three, four, five"
 _CPU_QUOTA_FILE = Path("/sys/fs/cgroup/cpu.max")
-# The exit code if the engine refuses to start, for example because of its model file.
+# If the engine refuses to start, for example because of its model file.
 _EXIT_REFUSED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """Contains the values of the line that the parent writes to standard input."""
-
     api_key: str
     parent_pid: int
 
@@ -68,8 +61,8 @@ def main() -> NoReturn:
     origin = server.listening_address
     report = EngineProperties(origin, handshake.api_key).as_report()
     os.write(report_descriptor, json.dumps(report).encode() + b"\n")
-    # The server's own stop function is not used: it waits for open calls, and was observed to hang. This
-    # process runs until a signal or the thread that watches the parent ends it.
+    # The server's own stop waits for open calls, and was seen to hang. So this runs until a signal or the
+    # parent watch ends it.
     while True:
         signal.pause()
 
@@ -90,8 +83,8 @@ def _parameters(options: argparse.Namespace, api_key: str) -> Any:
     parameters.model.path = options.model_path
     parameters.model_alias = {options.model_name}
     parameters.offline = True
-    # The engine divides `n_ctx` evenly between the slots. It must not reduce the context if little memory
-    # is free (`fit_params`), because the model catalogue declares the context's size.
+    # The engine divides `n_ctx` between the slots. It mustn't shrink it when memory is low (`fit_params`):
+    # the catalogue declares the size.
     parameters.n_parallel = options.parallel
     parameters.n_ctx = options.context_length * options.parallel
     parameters.fit_params = False
@@ -101,28 +94,26 @@ def _parameters(options: argparse.Namespace, api_key: str) -> Any:
     parameters.cache_prompt = True
     parameters.cache_ram_mib = _PREFIX_CACHE_MIB
     parameters.use_jinja = True
-    # If the last message is the assistant's, the engine writes a new answer, like other backends, instead
-    # of continuing that message.
+    # After an assistant's message the engine writes a new answer, like other backends, instead of going on
+    # with it.
     parameters.prefill_assistant = False
 
     parameters.hostnames = [ENGINE_HOST]
     parameters.port = options.port
-    # The parent has bound the same port with a socket that does not listen, to reserve the port.
+    # The parent's socket reserves the port without listening.
     parameters.reuse_port = True
     parameters.api_keys = [api_key]
     parameters.cors_origins = parameters.cors_headers = parameters.cors_methods = ""
     parameters.cors_credentials = False
     parameters.ui = False
-    # The supervisor requests `/slots` to find out whether the engine hangs, because the engine answers
-    # this path in the loop that computes tokens.
+    # The supervisor asks `/slots` whether the engine hangs.
     parameters.endpoint_slots = True
     parameters.verbosity = _ERRORS_ONLY
     return parameters
 
 
 def default_threads() -> int:
-    """Returns the number of cores minus one. An engine that uses every core slows down to a tenth of its
-    speed if another process is busy."""
+    """An engine on every core slows down to a tenth if another process is busy."""
     return max(1, _cores() - 1)
 
 
@@ -137,7 +128,7 @@ def _cores() -> int:
 
 
 class EngineProperties:
-    """Asks the running engine for its actual properties, which may differ from the settings."""
+    """They may differ from the settings."""
 
     def __init__(self, origin: str, api_key: str) -> None:
         self._port = int(origin.rsplit(":", 1)[1])
@@ -147,7 +138,7 @@ class EngineProperties:
         props = self._ask("/props")
         meta = self._ask("/v1/models")["data"][0]["meta"]
         return {
-            # The tokens of one slot, at most as many as the model was trained for.
+            # Per slot, at most what the model was trained for.
             "context_length": int(props["default_generation_settings"]["n_ctx"]),
             "slots": int(props["total_slots"]),
             "tokenizer": _TOKENIZERS.get(meta["vocab_type"], "unknown"),
@@ -157,8 +148,7 @@ class EngineProperties:
         }
 
     def _has_prefix_cache(self) -> bool:
-        """Tells whether the engine reuses computations if the same prompt is sent twice. This is tested,
-        because no path of the engine reports whether it has a cache. The prompts also warm the engine up."""
+        """Tested by sending a prompt twice, because nothing reports it. This also warms the engine up."""
         body = {"prompt": _REPEATED_PROMPT, "n_predict": 1}
         timings = [self._ask("/completion", body).get("timings", {}) for _ in range(2)]
         return int(timings[1].get("cache_n", 0)) > 0

@@ -1,8 +1,5 @@
-"""Describes the packaged model as the embedded engine serves it.
-
-Every property was tested with the engine. The settings create the model's catalogue entry from these
-properties, and add the price. Other model files are described only in the settings.
-"""
+"""The packaged model as the embedded engine serves it, tested property by property. The settings make the
+catalogue entry from it and add the price. Other model files are described in the settings only."""
 
 from dataclasses import dataclass
 
@@ -32,46 +29,42 @@ PACKAGED_MODEL = PackagedModel(
     owned_by="huggingfacetb",
     name="SmolLM2 135M Instruct",
     created=1730419200,
-    # Tokens per slot (the context of one running call). The model was trained for 8,192 tokens, but a
-    # prompt of that length takes minutes on one core, and four slots take 0.9 GB. Four slots of 4,096
-    # tokens take 0.5 GB.
+    # Per slot. Trained for 8,192, but such a prompt takes minutes on one core. Four slots take 0.5 GB, with
+    # 8,192 tokens 0.9 GB.
     context_length=4096,
-    # Half of the context. Without a limit, the engine generates tokens until the context is full, and the
-    # finish reason is "length".
+    # Half of the context. Without a limit the engine goes on until the context is full, and finishes with
+    # "length".
     max_output_length=2048,
-    # For a prompt with an image, the engine returns status 500.
+    # With an image, the engine returns 500.
     input_modalities=("text",),
     output_modalities=("text",),
-    # The file's format Q4_1 has blocks of 4-bit integers, each block with a scale and a minimum.
+    # Q4_1 has blocks of 4-bit integers, each with a scale and a minimum.
     quantization="int4",
     supported_sampling_parameters=(
         "temperature",
         "top_p",
         "frequency_penalty",
         "presence_penalty",
-        # The keys of this parameter are token ids.
+        # Its keys are token ids.
         "logit_bias",
-        # The engine uses the low 32 bits of the seed. If all 32 bits are set, as in -1, it uses no seed.
-        # The same seed gives the same answer only if the engine computes the calls in the same batches.
+        # The engine uses the low 32 bits, and no seed if all are set, as in -1. The same seed only gives the
+        # same answer if calls share batches the same way.
         "seed",
         "stop",
     ),
     supported_features=(
-        # The engine generates only tokens that the schema allows. An answer that reaches its token limit
-        # is incomplete JSON.
+        # Only tokens that the schema allows. At its token limit, an answer is incomplete JSON.
         Feature.JSON_MODE,
         Feature.STRUCTURED_OUTPUTS,
         Feature.LOGPROBS,
-        # Tools are not supported: the model's chat template drops them, and the model answers with text
-        # even if a tool call is required. Reasoning and web search are not supported: the engine silently
-        # ignores their options.
+        # No tools: the template drops them, and the model answers with text even if a call is required. The
+        # engine silently ignores reasoning and web search.
     ),
 )
 
 
-# Limits for JSON schemas. While the engine searches for a token that a schema allows, no other call makes
-# progress. On one busy core of a Neoverse N1, the longest search took 0.6 s for an enum with 250 values,
-# 1.0 s with 400, 1.4 s with 500, 4 s with 1,000, 12 s with 2,000, and 41 s with 4,000. Branches and patterns
-# take as long as enum values. Long or deep schemas are fast: 2,000 required properties (74 kB) took 0.04 s,
-# and 60 nested objects took 0.04 s too.
+# While the engine looks for a token that a schema allows, no other call moves. Longest search on one busy
+# Neoverse N1 core: 0.6 s for an enum of 250, 1.0 s for 400, 1.4 s for 500, 4 s for 1,000, 12 s for 2,000, 41
+# s for 4,000. Branches and patterns take as long. Long or deep schemas are fast: 0.04 s for 2,000 required
+# properties (74 kB) and for 60 nested objects.
 ENGINE_SCHEMA_BOUNDS = SchemaBounds(choices_max=400, bytes_max=64 * 1024)

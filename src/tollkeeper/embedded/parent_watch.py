@@ -1,8 +1,5 @@
-"""Ends a child process when the gateway that started it ends, for whatever reason.
-
-This module imports only the standard library, because the child process should import as little of the
-gateway as possible.
-"""
+"""Ends a child process with the gateway that started it, for whatever reason. Only the standard library: the
+child should import as little as possible."""
 
 import ctypes
 import os
@@ -17,16 +14,16 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(parent_pid: int) -> None:
-    """Ends this process when its parent ends. Uses three methods, because none of them always works:
+    """Three ways, because none always works:
 
-    1. The kernel sends a signal when the parent ends. This works even while a library is being loaded and
-       blocks all Python threads. But the kernel also sends the signal if only the parent's thread that
-       started this process ends, and it may reject the request for the signal.
-    2. Standard input is closed when the parent ends, unless another child of the parent has inherited the
-       other end of the pipe.
-    3. `os.getppid()` returns another process id after the parent has ended. A thread polls it.
+    1. The kernel sends a signal, even while a library's loading blocks all Python threads. But also if only
+    the parent's thread that started this process ends, and it may refuse.
+
+    2. Standard input closes, unless another child has inherited the other end.
+
+    3. `os.getppid()` changes. A thread polls it.
     """
-    # If the kernel rejects the request for a signal, the thread below still watches the parent.
+    # If the kernel refuses, the thread below still watches.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:  # the parent ended before the signal was requested
         os._exit(0)
@@ -34,13 +31,13 @@ def end_with_parent(parent_pid: int) -> None:
 
 
 def forbid_core_dumps() -> None:
-    """Disables core dumps, which would contain prompts."""
+    """They'd have prompts."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def redirected_standard_output() -> int:
-    """Returns a copy of the standard output's descriptor, for the report to the parent. Redirects standard
-    output to standard error, so that the output of libraries does not mix with the report."""
+    """A copy for the report to the parent. Libraries' output goes to standard error, so it doesn't mix with
+    that."""
     report = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return report

@@ -1,9 +1,7 @@
-"""Creates, starts and stops the embedded PostgreSQL server, which several processes can share.
+"""Creates, starts and stops the embedded PostgreSQL, which several processes can share.
 
-Every process holds a shared lock on a file while it uses the server. When a process has finished, it
-tries to get the lock exclusively. If that succeeds, no other process uses the server, so this process
-stops the server. The kernel releases the lock of a killed process, so a killed process does not count
-as a user.
+Each holds a shared lock on a file. Whoever has finished tries to get it exclusively: if that works, nobody
+else uses the server, so it's stopped. The kernel releases a killed process's lock.
 
 The server listens only on a unix socket, and its access rules reject network connections.
 """
@@ -39,10 +37,10 @@ from tollkeeper.runtime.late_log import LateLogger
 
 _DATABASE = "postgres"
 _ROLE = "postgres"
-# The maximum time that a running server may take to accept a connection. If it takes longer, the command
-# tries to start the server and fails. If no server runs, a connection is refused at once.
+# For a running server to accept a connection; after this the command tries to start one and fails. If none
+# runs, a connection is refused at once.
 _ANSWER_TIMEOUT_S = 30
-# The time limit of a PostgreSQL program is the sum of both. `pg_ctl` waits `_START_TIMEOUT_S` for a start.
+# `pg_ctl` waits this long for a start; its own limit is the sum of both.
 _START_TIMEOUT_S = 120
 _STOP_TIMEOUT_S = 60
 
@@ -51,8 +49,7 @@ _log = LateLogger("tollkeeper.database")
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Contains the folders of a server, and the system account that runs the server. The account is None
-    unless the gateway runs as root."""
+    """Folders, and the system account that runs the server, None unless the gateway runs as root."""
 
     account: Account | None
     cluster: Path
@@ -60,18 +57,17 @@ class _Places:
 
 
 class EmbeddedPostgres:
-    """Runs the embedded server during a `with` block. The end of the block stops the server if no other
-    process uses it."""
+    """The end of the `with` block stops the server if nobody else uses it."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir.resolve()
         self._places: _Places | None = None
-        # The file with the shared lock. Open while this object uses the server.
+        # With the shared lock, open while this object uses the server.
         self._users_lock: IO[bytes] | None = None
 
     @property
     def conninfo(self) -> str:
-        """Returns the server's connection string. It is known as soon as the `with` block has begun."""
+        """Known once the `with` block has begun."""
         return _conninfo(self._known_places())
 
     def __enter__(self) -> Self:
@@ -111,13 +107,12 @@ class EmbeddedPostgres:
             _run(places, "pg_ctl", "stop", "-D", str(places.cluster), "-m", "fast", "-w")
 
     def ensure_running(self) -> None:
-        """Starts the server if it does not answer, for example because it has died."""
+        """If it doesn't answer, because it has died say."""
         with self._exclusive("postgres.starting"):
             if self._places is None:
                 self._places = self._find_places()
             if not _answers(self._places):
-                # Creates the socket's folder again if it was in the system's temporary folder and has been
-                # deleted there.
+                # The socket's folder may have been deleted from the system's temporary folder.
                 self._places = self._find_places()
                 _start(self._places)
 
@@ -137,17 +132,14 @@ class EmbeddedPostgres:
         return _Places(account, cluster, prepare_socket_folder(cluster, account))
 
     def _initialise(self, places: _Places) -> None:
-        """Creates the cluster (PostgreSQL's data folder) if it does not exist.
-
-        The cluster is created under a temporary name and renamed when it is complete. So if the process is
-        killed in between, an incomplete folder is not taken for a cluster.
-        """
+        """Under a temporary name, renamed when complete: a killed process leaves no folder that looks like a
+        cluster."""
         cluster = places.cluster
         if is_cluster(cluster):
             return
         remove_unfinished(cluster)
         if cluster.exists() and not is_abandoned_folder(cluster):
-            # The folder already exists, for example as a mount point, and cannot be replaced.
+            # It exists already, as a mount point say, and can't be replaced.
             _create_cluster(places, cluster)
         else:
             unfinished = unfinished_cluster(cluster)
@@ -206,11 +198,10 @@ def _start(places: _Places) -> None:
 
 
 def _run(places: _Places, program: str, *arguments: str) -> None:
-    """Runs a PostgreSQL program as the server's account. Raises Unavailable if the program fails."""
+    """As the server's account. Raises Unavailable if it fails."""
     account = places.account
     programs = find_programs(account)
-    # The output goes to a file, not to a pipe: the server inherits the standard streams of pg_ctl, so a
-    # pipe would stay open as long as the server runs.
+    # Not a pipe: the server inherits pg_ctl's streams and would keep it open.
     with tempfile.TemporaryFile() as output:
         try:
             subprocess.run(
@@ -220,12 +211,11 @@ def _run(places: _Places, program: str, *arguments: str) -> None:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                # Without `group` and `extra_groups`, the program would keep root's groups.
+                # Otherwise it would keep root's groups.
                 user=None if account is None else account.uid,
                 group=None if account is None else account.gid,
                 extra_groups=None if account is None else [],
-                # In its own session, the server does not receive the signal of Ctrl-C. The gateway stops
-                # first, and then stops the server.
+                # Without the signal of Ctrl-C: the gateway stops first, then the server.
                 start_new_session=True,
                 timeout=_START_TIMEOUT_S + _STOP_TIMEOUT_S,
             )
@@ -237,18 +227,17 @@ def _run(places: _Places, program: str, *arguments: str) -> None:
             ) from exc
 
 
-# Larger than any process id of the kernel.
+# Above any of the kernel's.
 _UNUSED_PROCESS_ID = 2**22 + 1
 
 
 def replace_zombie_pid(lock_file: Path) -> None:
-    """Replaces the process id in a PostgreSQL lock file if that process is a zombie, so that a new server
-    can start.
+    """PostgreSQL replaces a crashed server's lock files, but takes a zombie for a running server, and a
+    killed one stays a zombie until its parent reaps it: in a container often process 1, which may never do
+    so.
 
-    PostgreSQL replaces the lock files of a crashed server itself, but it treats a zombie as a running
-    server. A killed server stays a zombie until its parent process reaps it. In a container, this parent is
-    often process 1, which may never reap it. Only the process id in the file is replaced, because PostgreSQL
-    needs the other lines to find out whether child processes of the dead server still run.
+    Only the process id is replaced, because PostgreSQL needs the other lines to find out whether child
+    processes still run.
     """
     with contextlib.suppress(FileNotFoundError):
         process, newline, rest = lock_file.read_text().partition("\n")
@@ -261,6 +250,5 @@ def _is_zombie(process: str) -> bool:
         status = Path(f"/proc/{int(process)}/stat").read_text()
     except (ValueError, OSError):
         return False
-    # The state comes after the program's name, which is in parentheses. The name may contain parentheses
-    # itself, so it ends at the last closing parenthesis.
+    # The state follows the program's name in parentheses, which may have some itself.
     return status.rpartition(")")[2].split()[0] == "Z"

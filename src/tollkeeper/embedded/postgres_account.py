@@ -1,5 +1,4 @@
-"""Provides a system account that runs PostgreSQL if the gateway runs as root, because PostgreSQL refuses
-to run as root."""
+"""The system account that runs PostgreSQL if the gateway runs as root, which PostgreSQL refuses."""
 
 import fcntl
 import os
@@ -25,8 +24,7 @@ class Account:
         return self.can_run("test", "-x", str(folder))
 
     def can_run(self, *command: str) -> bool:
-        """Tells whether a command succeeds if the account runs it. Like PostgreSQL, the command runs with the
-        account's main group only."""
+        """With the account's main group only, like PostgreSQL."""
         try:
             result = subprocess.run(
                 command,
@@ -44,21 +42,19 @@ class Account:
 
 
 def owner_ids(account: Account | None) -> tuple[int, int]:
-    """Returns the user id and group id that PostgreSQL runs with: the ids of the account or, without an
-    account, the ids of this process."""
+    """Of the account, otherwise of this process."""
     if account is None:
         return os.geteuid(), os.getegid()
     return account.uid, account.gid
 
 
 def ensure_account(name: str = ACCOUNT_NAME) -> Account:
-    """Returns the system account `name`, and creates it if necessary."""
+    """Creates it if necessary."""
     account = _find(name)
     if account is not None:
         return account
-    # If two processes run useradd at the same time, both can succeed, and the second useradd changes the
-    # user id that the first one assigned. So a lock allows one useradd at a time. The wait for the lock is
-    # limited, because useradd has a time limit.
+    # Two useradd at once can both succeed, and the second changes the user id that the first assigned. So one
+    # at a time; the wait is limited because useradd is.
     descriptor = os.open(managed_folder(), os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -83,7 +79,7 @@ def _find(name: str) -> Account | None:
 
 
 def _useradd(name: str) -> str:
-    """Runs useradd. Returns the error text to show if the account does not exist afterwards."""
+    """Returns the error to show if there's no account afterwards."""
     command = ["useradd", "--system", "--no-create-home", "--shell", "/bin/false", name]
     try:
         result = subprocess.run(

@@ -1,7 +1,5 @@
-"""Creates and checks the folders that the embedded PostgreSQL needs outside the data folder.
-
-The gateway never changes the mode or owner of a folder that it did not create itself.
-"""
+"""The folders that the embedded PostgreSQL needs outside the data folder. The gateway never changes mode or
+owner of a folder that it didn't create."""
 
 import os
 import stat
@@ -9,8 +7,8 @@ from pathlib import Path
 
 from tollkeeper.domain.errors import Unavailable
 
-# Contains all files that the gateway creates outside the data folder when it runs as root. Every account
-# may enter this folder, but only root may list or change it.
+# All that the gateway creates outside the data folder as root. Every account may enter, only root may list or
+# change it.
 MANAGED_FOLDER = Path("/var/lib/tollkeeper-db")
 _MANAGED_MODE = 0o711
 _PRIVATE_MODE = 0o700
@@ -20,8 +18,8 @@ _ENTERABLE_BY_ALL = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
 
 
 def managed_folder() -> Path:
-    """Returns `MANAGED_FOLDER`. Creates it if necessary, and raises Unavailable if its owner or mode is
-    wrong. A gateway that runs as root stores clusters and programs of PostgreSQL there."""
+    """For clusters and programs of a gateway that runs as root. Raises Unavailable if its owner or mode is
+    wrong."""
     try:
         MANAGED_FOLDER.mkdir(mode=_MANAGED_MODE, parents=True, exist_ok=True)
         status = MANAGED_FOLDER.lstat()
@@ -29,7 +27,7 @@ def managed_folder() -> Path:
         if not fault and status.st_mode & _WRITABLE_BY_OTHERS:
             fault = f"others can write to it (mode {_mode(status)})"
         if not fault and status.st_mode & _ENTERABLE_BY_ALL != _ENTERABLE_BY_ALL:
-            # The umask of the process that created the folder removed bits from its mode.
+            # The umask took bits away.
             MANAGED_FOLDER.chmod(_MANAGED_MODE)
     except OSError as exc:
         fault = f"it cannot be created: {exc.strerror}"
@@ -42,8 +40,7 @@ def managed_folder() -> Path:
 
 
 def create_private_folder(path: Path, uid: int, gid: int) -> None:
-    """Creates a folder that only the account `uid` can use. Does not change an existing
-    folder, unless it is abandoned (see `is_abandoned_folder`)."""
+    """Only for the account `uid`. An existing folder stays, unless it's abandoned."""
     try:
         path.mkdir(mode=_PRIVATE_MODE)
     except FileExistsError:
@@ -54,7 +51,7 @@ def create_private_folder(path: Path, uid: int, gid: int) -> None:
 
 
 def check_private_folder(path: Path, uid: int) -> None:
-    """Raises Unavailable for a folder that another user may have created or may read."""
+    """Raises Unavailable if another user may have created or may read it."""
     status = path.lstat()
     fault = _fault(status, uid)
     if not fault and status.st_mode & _PERMISSIONS != _PRIVATE_MODE:
@@ -67,8 +64,7 @@ def check_private_folder(path: Path, uid: int) -> None:
 
 
 def is_abandoned_folder(path: Path) -> bool:
-    """Tells whether the process that created this folder was probably killed before it set the folder's
-    owner: the folder is empty and private, and belongs to the current user."""
+    """Empty, private and ours: its process was probably killed before it set the owner."""
     status = path.lstat()
     return (
         stat.S_ISDIR(status.st_mode)
@@ -79,7 +75,7 @@ def is_abandoned_folder(path: Path) -> bool:
 
 
 def _fault(status: os.stat_result, owner: int) -> str:
-    """Returns the reason why this is not a folder of the user `owner`, or "" if it is one."""
+    """Why it's no folder of this user, or ""."""
     if stat.S_ISLNK(status.st_mode):
         return "it is a symbolic link"
     if not stat.S_ISDIR(status.st_mode):

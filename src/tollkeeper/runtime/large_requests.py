@@ -1,9 +1,6 @@
-"""Processes large requests, and large values in answers, in a separate thread, so that the event loop can
-serve other requests at the same time.
-
-There is only one such thread, because the Python interpreter runs one thread at a time: with several
-threads, the event loop would get only a small share of the time. Organizations use the thread round-robin.
-"""
+"""Processes large requests, and large values in answers, in a thread, so that the event loop can serve
+others. Only one: the interpreter runs one thread at a time, so several would starve the event loop.
+Organizations take turns."""
 
 import asyncio
 from collections.abc import Callable, Hashable
@@ -19,12 +16,11 @@ T = TypeVar("T")
 Value = TypeVar("Value", str, msgspec.Raw)
 Ts = TypeVarTuple("Ts")
 
-# If a large call asks for several completions and its backend creates one completion for each request, at
-# most this many requests are in progress at the same time, because each of them needs memory.
+# For a call whose completions are separate requests, each of which needs memory.
 LARGE_CALL_REQUESTS_MAX = 4
-# A value in an answer with more bytes is large: reading it may take more than about two milliseconds.
+# Reading more may take over two milliseconds.
 _SMALL_BYTES_MAX = 16 << 10
-# The maximum time for which a request waits for the thread.
+# For the thread.
 _WAIT_S = 30.0
 _WAITING_MAX = 1000
 _WAITING_OF_OWNER_MAX = 250
@@ -36,8 +32,8 @@ _thread_slot = FairSlots(
 
 
 async def run_in_thread(owner: Hashable, work: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> T:
-    """Runs `work` in the thread, and returns its result or raises its exception. `work` must not use objects
-    that the event loop may change at the same time. Raises Unavailable if too much work is waiting."""
+    """`work` mustn't use objects that the event loop may change meanwhile. Raises Unavailable if too much
+    waits."""
     loop = asyncio.get_running_loop()
     try:
         await _thread_slot.acquire(owner, until=loop.time() + _WAIT_S)
@@ -52,12 +48,11 @@ async def run_in_thread(owner: Hashable, work: Callable[[Unpack[Ts]], T], *argum
 
 
 def is_large(value: msgspec.Raw | str) -> bool:
-    """Tells whether log-probabilities, the URL of an image, or a text must be read in the thread."""
+    """For log-probabilities, an image's URL, or a text."""
     return len(value) > _SMALL_BYTES_MAX
 
 
 async def read_value(owner: Hashable, read: Callable[[Value], T], value: Value) -> T:
-    """Returns the result of `read` for log-probabilities, the URL of an image, or a text. Reads a large
-    value in the thread. If the caller is cancelled, the thread continues, so `read` must not change
+    """A large value in the thread. If the caller is cancelled, the thread goes on, so `read` mustn't change
     shared objects."""
     return await run_in_thread(owner, read, value) if is_large(value) else read(value)

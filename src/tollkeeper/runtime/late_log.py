@@ -1,8 +1,5 @@
-"""Provides a logger for code that both servers and commands use.
-
-The logger imports the log library, structlog, only when it logs its first line. Commands log nothing, and most
-of them run for less time than the import takes.
-"""
+"""A logger for code that servers and commands share. It imports structlog with its first line: commands log
+nothing, and most run for less time than the import takes."""
 
 import logging
 import sys
@@ -10,7 +7,7 @@ from typing import Any
 
 
 class LateLogger:
-    # Set on the class, so it applies to all loggers of the process.
+    # On the class, for all loggers of the process.
     silenced = False
 
     def __init__(self, name: str) -> None:
@@ -35,8 +32,7 @@ class LateLogger:
 
 
 def silence_logs() -> None:
-    """Silences logs in a command, because a command reports failures in its output or in one line on
-    standard error. Must be called again after the import of a module that imports structlog."""
+    """Commands report failures in their output or in one line. Call it again after an import of structlog."""
     LateLogger.silenced = True
     structlog = sys.modules.get("structlog")
     if structlog is not None:
@@ -48,6 +44,5 @@ def allow_logs() -> None:
 
 
 def logs_are_for_people() -> bool:
-    """Tells whether log lines are plain text, because standard error is a terminal. Otherwise they are
-    JSON."""
+    """Standard error is a terminal, so lines are text, not JSON."""
     return sys.stderr.isatty()

@@ -1,9 +1,5 @@
-"""Writes log lines and announcements in a thread, so that the event loop never waits for whoever reads
-them.
-
-A pipe that nobody reads, a full disk of the log or a paused terminal (Ctrl-S) blocks every write. If the
-event loop wrote, a blocked log would stop all calls, and even the handling of SIGTERM.
-"""
+"""Writes log lines and announcements in a thread, so that the event loop never waits for whoever reads them.
+A pipe that nobody reads, a full disk or a paused terminal (Ctrl-S) would stop all calls, and even SIGTERM."""
 
 import atexit
 import os
@@ -12,25 +8,25 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-# The maximum size of the text that waits to be written. Further lines are dropped and counted.
+# Further lines are dropped and counted.
 _WAITING_BYTES_MAX = 4 * 1024 * 1024
-# Linux writes this much to a pipe in one piece, so that lines of several processes do not mix.
+# Linux writes this much to a pipe in one piece, so lines of several processes don't mix.
 _PIECE_BYTES = 4096
-# The time that a process waits at its end for its last lines.
+# For the last lines of a process.
 _LAST_LINES_S = 1.0
 
 
 class Output:
-    """Writes to one file descriptor. Any thread may call its methods."""
+    """To one file descriptor. Any thread may call it."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        # Called with the number of dropped lines once lines can be written again.
+        # With how many were dropped, once lines can be written again.
         self.on_dropped: Callable[[int], None] = lambda _: None
-        # The number of lines that were dropped since the start of the process.
+        # Since the process started.
         self.dropped = 0
         self._begin()
-        # A fork has no threads, and must not write the lines of its parent again.
+        # A fork has no threads, and mustn't write its parent's lines again.
         os.register_at_fork(after_in_child=self._begin)
 
     def _begin(self) -> None:
@@ -42,7 +38,7 @@ class Output:
         self._thread: threading.Thread | None = None
 
     def write(self, text: bytes) -> None:
-        """Queues whole lines. Never waits for the reader."""
+        """Whole lines. Never waits for the reader."""
         with self._changed:
             if self._waiting_bytes + len(text) > _WAITING_BYTES_MAX:
                 self.dropped += text.count(b"\n")
@@ -59,7 +55,7 @@ class Output:
         self.write(text.encode(errors="backslashreplace") + b"\n")
 
     def flush(self, within_s: float) -> None:
-        """Waits until everything is written, but at most `within_s`."""
+        """Until everything is written."""
         deadline = time.monotonic() + within_s
         with self._changed:
             while (self._waiting or self._is_writing) and (left := deadline - time.monotonic()) > 0:
@@ -85,7 +81,7 @@ class Output:
                 self.on_dropped(unreported)
 
     def _take(self) -> bytes:
-        """Takes the next text, with the texts after it that fit into one piece."""
+        """With those after it that fit into one piece."""
         texts = [self._waiting.popleft()]
         size = len(texts[0])
         while self._waiting and size + len(self._waiting[0]) <= _PIECE_BYTES:
@@ -95,7 +91,7 @@ class Output:
         return b"".join(texts)
 
     def _send(self, text: bytes) -> bool:
-        """Returns False if the text cannot be written, because the reader has ended or the disk is full."""
+        """False if the reader has gone or the disk is full."""
         rest = memoryview(text)
         try:
             while rest:

@@ -1,9 +1,6 @@
-"""Provides time limits for waiting: `with timeout(seconds):`, `with timeout_at(when):`, and `Alarm` for a
-task that waits several times.
-
-These are plain context managers that use one timer of the event loop. `asyncio.timeout` does the same with
-two coroutines, and takes twice as long.
-"""
+"""Time limits for waiting: `with timeout(seconds):`, `with timeout_at(when):`, and `Alarm` for a task that
+waits several times. Plain context managers with one timer: `asyncio.timeout` does it with two coroutines, in
+twice the time."""
 
 import asyncio
 import math
@@ -12,29 +9,26 @@ from typing import Self
 
 
 class Alarm:
-    """Limits the successive waits of one task: `with alarm.until(when):`. Raises TimeoutError if the `with`
-    block has not ended at that time.
+    """Limits a task's waits: `with alarm.until(when):` raises TimeoutError.
 
-    All waits of the task share one timer, because starting a timer takes more time than most waits. If the
-    timer fires before the time limit of the current wait, the timer is set again. Another task can use
-    the alarm, and its timer, when the task needs it no longer: see `serve`.
+    They share a timer, because starting one takes longer than most waits. If it fires early, it's set again.
+    Another task can take the alarm over (`serve`).
     """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        # Returns the time of the event loop's clock. Finding the running loop takes longer.
+        # Finding the running loop takes longer.
         self.now = self._loop.time
         self.serve()
         self._timer: asyncio.TimerHandle | None = None
-        # The time at which the timer fires; infinite if there is no timer.
+        # Infinite: there's none.
         self._timer_at = math.inf
         self._expired = False
-        # The time limit of the current wait; None if the task does not wait.
+        # None: no wait.
         self.when: float | None = None
 
     def until(self, when: float) -> Self:
-        """Begins a wait with this time limit, a time of the event loop's clock. The caller is a `with`
-        statement, whose end is the end of the wait."""
+        """`when` is the event loop's time. The end of the `with` block ends the wait."""
         assert self.when is None, "an alarm limits one wait at a time"
         self.when = when
         if when < self._timer_at:
@@ -57,26 +51,24 @@ class Alarm:
                 raise TimeoutError from exc
 
     def move(self, when: float) -> None:
-        """Changes the time limit of the current wait. The new limit may be in the past. Does nothing if the
-        task does not wait."""
+        """Maybe into the past. Does nothing without a wait."""
         if self.when is not None and not self._expired:
             self.when = when
             if when < self._timer_at:
                 self._set_timer(when)
 
     def close(self) -> None:
-        """Cancels the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
             self._timer_at = math.inf
 
     def serve(self) -> None:
-        """Limits the waits of the running task from now on."""
+        """From now on, for the running task."""
         task = asyncio.current_task(self._loop)
         assert task is not None, "only a task can be timed out"
         self._task: asyncio.Task[object] = task
-        # The number of cancellation requests that the task had received before it got this alarm.
+        # That the task had before it got this alarm.
         self._cancelling = task.cancelling()
 
     def _set_timer(self, when: float) -> None:
@@ -92,14 +84,14 @@ class Alarm:
             self.expire()
 
     def expire(self) -> None:
-        """Ends the current wait immediately, with TimeoutError. Does nothing if the task does not wait."""
+        """With TimeoutError. Does nothing without a wait."""
         if self.when is not None and not self._expired:
             self._expired = True
             self._task.cancel()
 
 
 class Timeout(Alarm):
-    """Limits a single wait. Cancels its timer at the end of the wait."""
+    """A single wait, whose end cancels the timer."""
 
     def __exit__(
         self,
@@ -112,7 +104,7 @@ class Timeout(Alarm):
 
 
 def timeout_at(when: float) -> Timeout:
-    """Limits a wait. `when` is a time of the running event loop's clock."""
+    """`when` is the event loop's time."""
     return Timeout().until(when)
 
 

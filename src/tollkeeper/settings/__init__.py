@@ -1,5 +1,4 @@
-"""Reads the settings from one TOML file and the environment, and checks them as a whole. Lower layers
-do not import this package."""
+"""Reads the settings from one TOML file and the environment, and checks them as a whole."""
 
 from tollkeeper.settings.backends import IDENTITY_CREDENTIALS, BackendSettings
 from tollkeeper.settings.load import (

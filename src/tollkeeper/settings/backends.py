@@ -1,5 +1,4 @@
-"""Defines the settings of a backend. A preset, the name of a known provider or server, sets the defaults
-of most settings."""
+"""The settings of a backend. A preset, the name of a known provider or server, sets the defaults of most."""
 
 from typing import Annotated, Any, Literal
 
@@ -21,39 +20,35 @@ from tollkeeper.settings.wording import nearest
 
 
 class IdentitySettings(Section):
-    """Configures the gateway's identity at a provider, for the credentials `google`, `entra` and
-    `sigv4`. If a setting except `scope` is empty, the gateway or the provider's own library searches for
-    the value: in environment variables, in files and on the machine."""
+    """The gateway's identity at a provider, for `google`, `entra` and `sigv4`. The gateway or the provider's
+    library looks for whatever is empty, except `scope`, in variables, in files and on the machine."""
 
-    # Google: the credentials file. Entra: a PEM file with the certificate and its key. AWS: a file with
-    # profiles.
+    # Google: the credentials. Entra: a PEM file with certificate and key. AWS: profiles.
     file: SecretFile = ""
-    # The scope of the tokens that the gateway requests. Empty: the provider's usual scope.
+    # Of the tokens. Empty: the provider's usual one.
     scope: str = Field(default="", max_length=1024)
     # Entra: the directory, the application and its secret.
     tenant: str = Field(default="", max_length=256)
     client: str = Field(default="", max_length=256)
     secret: SecretSource = ""
-    # AWS: the profile, and the region if the address does not contain it.
+    # AWS; the region if the address doesn't have it.
     profile: str = Field(default="", max_length=256)
     region: str = Field(default="", pattern=r"^([a-z0-9-]{1,32})?$")
 
 
-# The credentials with which the gateway has an identity at the provider instead of a fixed key. The
-# gateway obtains tokens for this identity, or signs requests.
+# With these the gateway obtains tokens or signs requests, instead of sending a fixed key.
 IDENTITY_CREDENTIALS = frozenset(
     {CredentialKind.GOOGLE, CredentialKind.ENTRA, CredentialKind.SIGV4}
 )
 _BEDROCK_PROTOCOLS = frozenset({WireProtocol.CONVERSE, WireProtocol.BEDROCK_MESSAGES})
 BackendHeaderName = Annotated[str, Field(pattern=r"^[a-z0-9!#$%&'*+.^_`|~-]{1,64}$")]
-# The server's name for a field of chat requests, "" to omit the field, or False to reject requests that
-# have the field.
+# The server's name for a field of chat requests, "" to omit it, False to reject requests that have it.
 FieldName = Annotated[str, Field(max_length=120)] | Literal[False]
-# The entry of `fields` with the server's name for the salt of its prefix cache.
+# In `fields`: the server's name for the salt of its prefix cache.
 CACHE_SALT = "cache_salt"
 # Printable ASCII.
 HeaderValue = Annotated[str, Field(pattern=r"^[!-~]([ -~]*[!-~])?$", max_length=4096)]
-# Request headers that the gateway writes itself.
+# The gateway writes these itself.
 _GATEWAY_HEADERS = frozenset(
     {
         *("host", "user-agent", "content-type", "content-length", "accept", "accept-encoding"),
@@ -68,42 +63,37 @@ class BackendSettings(Section):
     name: Name
     # "embedded": the engine, which tollkeeper starts. "openai": a server with any `protocol`.
     kind: Literal["embedded", "openai"] = "openai"
-    # The name of a known provider or server, which determines the defaults of the settings below.
+    # It sets the defaults of what follows.
     preset: str = ""
     protocol: WireProtocol = WireProtocol.CHAT
-    # The base address of each replica.
+    # Of each replica.
     urls: tuple[str, ...] = ()
     api_key_env: SecretVariable = ""
     api_key_file: SecretFile = ""
-    # The header that contains the key, or the kind of identity that the gateway uses instead of a key.
+    # The key's header, or the kind of identity.
     credential: CredentialKind = CredentialKind.BEARER
     identity: IdentitySettings = Field(default={}, validate_default=True)
-    # Additional headers in every request to the backend. A header value may be a secret.
+    # In every request. A value may be a secret.
     headers: dict[BackendHeaderName, HeaderValue] = Field(default={}, repr=False)
     connect_timeout_s: Seconds = 5
-    # The longest pause within an answer.
+    # Within an answer.
     idle_timeout_s: Seconds = 60
-    # The number of attempts on other replicas after the first attempt fails. If the backend may
-    # charge a failed attempt, there is no further attempt.
+    # On other replicas, unless the backend may charge the failed attempt.
     retries: int = Field(default=1, ge=0, le=10)
-    # A PEM file with the only certificates that are trusted for https replicas. Empty: the system's
-    # certificates are trusted.
+    # A PEM file with the only trusted certificates. Empty: the system's.
     tls_ca_file: str = ""
-    # Renames, omits or rejects fields of chat requests. If `cache_salt` has a name, the gateway sends a
-    # different salt for each project, so that projects do not share the server's prefix cache.
-    # Otherwise projects share the cache.
+    # Renames, omits or rejects fields of chat requests. With a name for `cache_salt`, each project gets its
+    # own salt; otherwise projects share the server's prefix cache.
     fields: dict[Name, FieldName] = {}
-    # False: the gateway sends a call for `n` completions as `n` separate requests.
+    # False: `n` completions are `n` requests.
     native_n: bool = True
-    # The path at which the server counts the tokens of a prompt. Empty: the path of the preset or
-    # protocol. "none": the server does not count tokens.
+    # Where the server counts tokens. Empty: the preset's or protocol's path. "none": it doesn't.
     tokenize_path: str = ""
-    # The highest number of connections from one process to one replica.
+    # From one process to one replica.
     connections: int = Field(default=1024, ge=1, le=1_000_000)
-    # Whether the backend counts cached tokens in addition to `prompt_tokens`, even if its reports do not
-    # show it.
+    # Cached tokens come on top of `prompt_tokens`, even if reports don't show it.
     cache_adds_to_prompt: bool = False
-    # Whether a request may contain addresses of media that the backend fetches.
+    # Requests may have addresses of media that the backend fetches.
     allow_remote_media: bool = True
 
     @property
@@ -113,7 +103,6 @@ class BackendSettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, declared: Any) -> Any:
-        """Adds the preset's values for settings that the operator did not set."""
         preset = PRESETS.get(str(declared.get("preset"))) if isinstance(declared, dict) else None
         if preset is None:
             return declared
@@ -121,7 +110,7 @@ class BackendSettings(Section):
         filled = {**defaults, **declared}
         if isinstance(declared.get("fields"), dict):
             filled["fields"] = {**defaults["fields"], **declared["fields"]}
-        # A key that the operator sets replaces the identity of the preset.
+        # The operator's key replaces the preset's identity.
         has_key = bool({"api_key_env", "api_key_file"} & set(declared))
         if has_key and "credential" not in declared and preset.credential in IDENTITY_CREDENTIALS:
             filled["credential"] = "bearer"

@@ -1,4 +1,4 @@
-"""Finds and reads the settings file and the environment, and explains wrong settings to the operator."""
+"""Finds and reads the settings, and explains wrong ones."""
 
 import os
 import re
@@ -22,27 +22,23 @@ from tollkeeper.settings.wording import (
 )
 
 FILE_NAME = "tollkeeper.toml"
-# The packaged settings, which are used if the operator has no settings file. `tollkeeper init` writes a
-# copy of this file.
+# Used without a settings file. `tollkeeper init` writes a copy.
 DEFAULT_FILE = Path(__file__).parent / "default.toml"
 _SHOWN_LENGTH_MAX = 80
 
 
 def load_settings(config: Path | None) -> Settings:
-    """Reads the settings from the file `config`, otherwise from the file named in $TOLLKEEPER_CONFIG,
-    otherwise from ./tollkeeper.toml, otherwise from the packaged file. Environment variables
-    override the file."""
+    """The file is `config`, otherwise $TOLLKEEPER_CONFIG, ./tollkeeper.toml, or the packaged one. The
+    environment overrides it."""
     path = config or configured_path()
     settings = check_settings(path, *_read(path or DEFAULT_FILE))
-    # Paths are relative to the folder of the settings file, so that commands work from any folder.
-    # Without a settings file, paths are relative to the current folder.
+    # Relative to the settings file, so that commands work from any folder.
     base = Path.cwd() if path is None else path.resolve().parent
     return _with_absolute_paths(settings, base)
 
 
 def check_settings(path: Path | None, text: str, document: dict[str, Any]) -> Settings:
-    """Checks the content of a settings file and returns it as `Settings`. Environment variables override
-    the file. Relative paths stay relative. Raises SettingsError if a setting is invalid."""
+    """The environment overrides the file. Relative paths stay relative. Raises SettingsError."""
     _refuse_unknown_variables()
     try:
         return Settings(**document)
@@ -53,9 +49,8 @@ def check_settings(path: Path | None, text: str, document: dict[str, Any]) -> Se
 
 
 def _refuse_unknown_variables() -> None:
-    """Rejects environment variables that name unknown sections, which pydantic-settings would ignore.
-    Variables without two consecutive underscores are ignored, because they may belong to another
-    program. For example, Kubernetes sets TOLLKEEPER_SERVICE_HOST."""
+    """pydantic-settings would ignore variables of unknown sections. Those without `__` may belong to others:
+    Kubernetes sets TOLLKEEPER_SERVICE_HOST."""
     sections = list(Settings.model_fields)
     for variable in sorted(os.environ):
         if not variable.upper().startswith(ENV_PREFIX):
@@ -66,7 +61,6 @@ def _refuse_unknown_variables() -> None:
 
 
 def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
-    """Returns the settings with absolute paths. Relative paths are relative to the folder `base`."""
     console = settings.console
     webhook = settings.alerts.webhook
     payment_secrets = settings.payments.webhook_secrets
@@ -124,7 +118,7 @@ def _joined_source(base: Path, source: str) -> str:
 
 
 def configured_path() -> Path | None:
-    """Returns the settings file to use without `--config`. Returns None for the packaged file."""
+    """Without `--config`; None: the packaged one."""
     path = os.environ.get("TOLLKEEPER_CONFIG")
     if path:
         return Path(path)
@@ -133,8 +127,7 @@ def configured_path() -> Path | None:
 
 
 def settings_source(config: Path | None) -> SettingsSource:
-    """Reads the same file and environment as `load_settings`. The returned object finds the line or the
-    environment variable that sets a setting."""
+    """Of what `load_settings` reads, to find the line or variable of a setting."""
     path = config or configured_path()
     text, document = _read(path or DEFAULT_FILE)
     return SettingsSource(path, text, document)
@@ -163,8 +156,7 @@ def _explain(exc: ValidationError, source: SettingsSource) -> str:
 
 def _explain_one(error: ErrorDetails, source: SettingsSource) -> str:
     at = (*error["loc"], *error.get("ctx", {}).get("at", ()))
-    # For an invalid key of a table entry, pydantic reports the key as the value. The location already
-    # names the key.
+    # Pydantic reports an invalid key as the value. The location names it already.
     value = "" if at[-1] == INVALID_KEY else _shown_value(error)
     words = explanation(
         error,
@@ -183,7 +175,6 @@ def _explain_source(exc: SourceError) -> str:
 
 
 def _names_in_same_section(location: tuple[int | str, ...]) -> list[str]:
-    """Returns the names of all settings in the section of the setting at `location`."""
     section: type[BaseModel] = Settings
     for part in location[:-1]:
         field = None if isinstance(part, int) else section.model_fields.get(part)
@@ -212,8 +203,7 @@ def _shown_value(error: ErrorDetails) -> str:
 
 
 def _field_at(location: tuple[int | str, ...]) -> FieldInfo | None:
-    """Returns the field of the setting that contains `location`, which may be an entry of a list or
-    table. Returns None if the location is a section or unknown."""
+    """Of the setting at or around `location`; None for a section or an unknown one."""
     section: type[BaseModel] = Settings
     for part in location:
         if isinstance(part, int):
@@ -227,8 +217,7 @@ def _field_at(location: tuple[int | str, ...]) -> FieldInfo | None:
 
 
 def _section_of(annotation: Any) -> type[BaseModel] | None:
-    """Returns the section class in an annotation, even if the section is optional or in a list. Returns
-    None if the annotation contains no section class."""
+    """Also an optional one, or one in a list."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     sections = (_section_of(inner) for inner in get_args(annotation))

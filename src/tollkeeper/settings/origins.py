@@ -1,5 +1,5 @@
-"""Lists every setting with its value and its origin: the line, environment variable, preset or default
-that sets the value. Secrets are not shown."""
+"""Lists every setting with its value and where it comes from: a line, a variable, a preset or the default.
+Secrets aren't shown."""
 
 import json
 import re
@@ -25,11 +25,11 @@ _SECRET = "(secret)"  # noqa: S105 - shown instead of a secret
 @dataclass(frozen=True, slots=True)
 class SettingOrigin:
     name: str
-    # The value in TOML, or empty if there is no value.
+    # In TOML; empty: none.
     value: str
     # "default", "file", "environment" or "preset".
     origin: str
-    # The line, the variable or the preset that sets the value; empty for a default.
+    # The line, the variable or the preset; empty for a default.
     source: str
 
 
@@ -60,7 +60,6 @@ def _section_origins(
 
 
 def _comes_from_preset(section: BaseModel, name: str) -> bool:
-    """Tells whether the preset of a backend sets this setting."""
     if not isinstance(section, BackendSettings) or section.preset not in PRESETS:
         return False
     if name not in ("api_key_env", *PRESETS[section.preset].settings()):
@@ -78,13 +77,12 @@ def _shown(section: BaseModel, name: str) -> str:
 
 
 def toml(value: Any) -> str:
-    """Returns the value in TOML."""
     match value:
         case BaseModel():
             text_by_name = {name: _shown(value, name) for name, _ in value}
             return _table({name: text for name, text in text_by_name.items() if text})
         case Mapping():
-            # JSON in a variable may contain null, which does not exist in TOML.
+            # From JSON in a variable; TOML has no null.
             return _table({str(k): toml(v) for k, v in value.items() if v is not None})
         case list() | tuple():
             return f"[{', '.join(map(toml, value))}]"

@@ -1,5 +1,4 @@
-"""Locates a setting for messages: finds its readable name, and the line in the settings file or the
-environment variable that sets it."""
+"""Finds a setting's readable name, and the line or the variable that sets it, for messages."""
 
 import os
 import tomllib
@@ -9,19 +8,17 @@ from typing import Any
 
 from tollkeeper.settings.schema import ENV_PREFIX, environment_settings
 
-# The path to a setting, for example ("server", "port"). An entry of a list is identified by its position.
-# An entry of `backends` or `models` can also be identified by its name or id: ("models", "example/chat",
-# "pricing").
+# The path to a setting: ("server", "port"). An entry of a list is a position or, in `backends` and `models`,
+# also a name or id: ("models", "example/chat", "pricing").
 Place = tuple[str | int, ...]
-# Maps each list whose entries have names to the setting that contains the name.
+# Lists whose entries have names, and the setting with the name.
 _NAME_SETTINGS = {"backends": "name", "models": "id"}
 _SHOWN_LENGTH_MAX = 80
 
 
 class SettingsError(Exception):
-    """Reports an invalid setting. The message says which values are allowed. It shows the invalid value
-    unless the value may be secret. If the message is about a single setting, `at` is the place
-    of this setting."""
+    """The message says what is allowed, and shows the value unless it may be secret. `at` is the setting, if
+    it's a single one."""
 
     def __init__(self, message: str, at: Place = ()) -> None:
         super().__init__(f"{_shown_name(at)}: {message}" if at else message)
@@ -30,44 +27,41 @@ class SettingsError(Exception):
 
 
 class SettingsSource:
-    """Holds the settings as the operator has written them: in the file and in the environment."""
+    """As the operator wrote them, in the file and in the environment."""
 
     def __init__(self, path: Path | None, text: str, document: Mapping[str, Any]) -> None:
-        # None means the packaged file. Messages do not name its lines, because the operator has not
-        # written them.
+        # None: the packaged file, whose lines the operator hasn't written, so messages don't name them.
         self._path = path
         self._document = document
         self._lines = {} if path is None else _lines(text)
         self._environment = environment_settings()
 
     def origin(self, at: Place) -> tuple[str, str]:
-        """Returns the source that sets exactly this setting: "environment" with the variable, "file"
-        with the line, or "default" with ""."""
+        """What sets exactly this setting: "environment" and the variable, "file" and the line, or "default"
+        and ""."""
         if at in set(_places(self._environment)):
             return "environment", _variable(at)
-        # If a variable sets a list, the whole list in the file is ignored.
+        # A variable for a list hides the file's whole list.
         if at in self._lines and not isinstance(self._environment.get(str(at[0])), list):
             return "file", f"{self._path}, line {self._lines[at]}"
         return "default", ""
 
     def located(self, error: SettingsError) -> str:
-        """Returns the error's message with the name of its setting and the line or variable."""
+        """With the setting's name and its line or variable."""
         return self.explain(error.at, error.message) if error.at else str(error)
 
     def explain(self, at: Place, words: str, value: str = "") -> str:
-        """Builds a message from the line or variable of the setting, its name, its value (such as
-        " = 5") and `words`."""
+        """From the line or variable, the name, the value (such as " = 5") and `words`."""
         document = self._environment if at[0] in self._environment else self._document
         prefix = self._message_prefix(_by_position(at, document))
         return f"{prefix}{_shown_name(_by_name(at, document))}{value}: {words}"
 
     def _message_prefix(self, at: Place) -> str:
-        """Returns the beginning of a message: the variable or line that sets this setting or the table or
-        list around it. Returns "" if there is no such variable or line."""
+        """The variable or line of this setting, or of the table or list around it, or ""."""
         in_environment = _longest_known_prefix(at, set(_places(self._environment)))
         in_file = _longest_known_prefix(at, self._lines)
-        # A variable for a list replaces the whole list in the file. In other sections, a variable
-        # replaces single settings, so the source that matches more parts of `at` applies.
+        # A variable for a list replaces the file's. Elsewhere it replaces single settings, so whichever
+        # matches more of `at` counts.
         is_list = isinstance(self._environment.get(str(at[0])), list)
         if is_list or len(in_environment) >= len(in_file):
             variable = _variable(at)
@@ -87,7 +81,7 @@ def _shown_name(at: Place) -> str:
 
 
 def _by_name(at: Place, document: Mapping[str, Any]) -> Place:
-    """Replaces the position of a backend or model by its name or id, if it has one."""
+    """For a backend or model, if it has one."""
     names = _entry_names(at, document)
     if len(at) > 1 and isinstance(at[1], int) and at[1] < len(names) and names[at[1]]:
         return (at[0], names[at[1]], *at[2:])
@@ -95,7 +89,7 @@ def _by_name(at: Place, document: Mapping[str, Any]) -> Place:
 
 
 def _by_position(at: Place, document: Mapping[str, Any]) -> Place:
-    """Replaces the name or id of a backend or model by its position."""
+    """For a backend or model."""
     names = _entry_names(at, document)
     if len(at) > 1 and at[1] in names:
         return (at[0], names.index(str(at[1])), *at[2:])
@@ -103,8 +97,7 @@ def _by_position(at: Place, document: Mapping[str, Any]) -> Place:
 
 
 def _entry_names(at: Place, document: Mapping[str, Any]) -> list[str]:
-    """Returns the names of all backends, or the ids of all models, if the place is in one of these
-    lists. An entry without a name gets ""."""
+    """The names or ids of all entries, "" without one, if the place is in such a list."""
     key, entries = _NAME_SETTINGS.get(str(at[0])), document.get(str(at[0]))
     if key is None or not isinstance(entries, list):
         return []
@@ -113,8 +106,7 @@ def _entry_names(at: Place, document: Mapping[str, Any]) -> list[str]:
 
 
 def _variable(at: Place) -> str:
-    """Returns the environment variable that sets this place, the table or list around it, or an
-    entry inside of it. Returns "" if there is no such variable."""
+    """That sets this place, the table or list around it, or an entry inside; otherwise ""."""
     variables = {name.upper(): name for name in os.environ}
     for length in range(len(at), 0, -1):
         name = f"{ENV_PREFIX}{'__'.join(map(str, at[:length]))}".upper()
@@ -130,7 +122,7 @@ def _longest_known_prefix(at: Place, known: Collection[Place]) -> Place:
 
 
 def _places(value: Any, at: Place = ()) -> Iterator[Place]:
-    """Yields the place `at` of a parsed TOML value, and the places of all values within it."""
+    """`at` and all places within."""
     if at:
         yield at
     inner = value.items() if isinstance(value, dict) else ()
@@ -139,10 +131,10 @@ def _places(value: Any, at: Place = ()) -> Iterator[Place]:
 
 
 def _lines(text: str) -> dict[Place, int]:
-    """Maps each setting of a valid file to the line in which it begins."""
+    """Where each setting of a valid file begins."""
     lines: dict[Place, int] = {}
     table: Place = ()
-    # For each list of tables, the position of its last entry so far.
+    # The last position so far in each list of tables.
     entries: dict[Place, int] = {}
     for begin, statement in _statements(text):
         parsed = tomllib.loads(statement)
@@ -157,15 +149,14 @@ def _lines(text: str) -> dict[Place, int]:
 
 
 def unfinished_line(text: str) -> int:
-    """Returns the line of the first statement that cannot be parsed."""
+    """Of the first statement that can't be parsed."""
     *_, (begin, _) = _statements(text)
     return begin
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """Yields every TOML statement with the line in which it begins. The TOML library does not report
-    positions, so lines are added to a statement until the library can parse it. If the end of the file
-    cannot be parsed, it is yielded as the last statement."""
+    """With the line where it begins. The TOML library reports no positions, so lines are added until it can
+    parse them. An end that can't be parsed comes last."""
     statement, begin = "", 1
     for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1):
         statement += f"{line}\n"
@@ -180,8 +171,7 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _table_place(header: Mapping[str, Any], entries: dict[Place, int]) -> Place:
-    """Returns the place of the table with this parsed header. `entries` contains the last position
-    in each list of tables. A header like [[models]] increments this position."""
+    """`entries` has the last position in each list of tables; a header like [[models]] increments it."""
     at: Place = ()
     inner: Any = header
     while isinstance(inner, dict) and inner:

@@ -1,5 +1,5 @@
-"""Compares the prices of the catalogue (the models in the settings) with the public prices of the
-package genai-prices, which are exact decimals."""
+"""Compares the catalogue's prices with the public ones of the package genai-prices, which are exact
+decimals."""
 
 import importlib
 from collections.abc import Iterator, Mapping
@@ -14,8 +14,8 @@ from tollkeeper.domain.pricing import PRICE_DIMENSIONS
 from tollkeeper.settings.places import SettingsError
 from tollkeeper.settings.schema import ModelSettings, Settings
 
-# Maps each price name in the list to the price dimension in the settings, and to the exponent of the
-# number of units that a listed price covers: 10^6 tokens, or 10^3 requests or other units.
+# Our dimension, and how many units a listed price covers, as a power of ten: a million tokens, a thousand
+# requests or other units.
 _PRICES: Final = {
     dimension.listed_as: (dimension.name, 6 if dimension.per_token else 3)
     for dimension in PRICE_DIMENSIONS
@@ -27,38 +27,33 @@ _CONTEXT_LENGTH = "context_length"
 
 @dataclass(frozen=True, slots=True)
 class PriceDifference:
-    """Describes a setting of a model whose value differs from the value in the price list."""
-
     model: str
-    # PROVIDER/MODEL in the price list.
+    # PROVIDER/MODEL.
     listed_as: str
     setting: str
-    # The value in the catalogue, or None.
+    # None: not in the catalogue.
     declared: str | None
-    # The value in the price list.
     listed: str
-    # The reason why the listed value cannot be used, or empty.
+    # Why it can't be used.
     problem: str = ""
 
 
-# The prices of a model by dimension, for prompts with more tokens than the key. The key 0 has the ordinary
-# prices, every other key a price tier.
+# For prompts with more tokens than the key: 0 has the ordinary prices, others are tiers.
 _Prices: TypeAlias = Mapping[int, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class PriceReview:
     differences: tuple[PriceDifference, ...]
-    # Models of the catalogue that are not in the price list.
+    # Not in the price list.
     unknown: tuple[str, ...]
-    # The listed prices of all other models, by the model's id.
+    # Of all others, by the model's id.
     listed: Mapping[str, _Prices]
 
 
 def review(settings: Settings, names: Mapping[str, str]) -> PriceReview:
-    """Compares all models of the catalogue. `names` maps a model to its PROVIDER/MODEL in the price
-    list. All other models are looked up by the backend's address and `upstream_model`. Raises
-    SettingsError if genai-prices is not installed."""
+    """`names` gives a model's PROVIDER/MODEL; others are looked up by address and `upstream_model`. Raises
+    SettingsError without genai-prices."""
     try:
         prices = importlib.import_module("genai_prices.data")
         snapshots = importlib.import_module("genai_prices.data_snapshot")
@@ -87,9 +82,8 @@ def review(settings: Settings, names: Mapping[str, str]) -> PriceReview:
 
 
 def toml_text(price_review: PriceReview, models: tuple[ModelSettings, ...]) -> str:
-    """Returns the TOML lines `pricing` and `price_tiers` with the listed prices for each model whose
-    prices differ. Operators can paste these lines into a settings file. Raises SettingsError if a price
-    cannot be written, because a model that lacks a price would be free."""
+    """`pricing` and `price_tiers` of the models that differ, to paste into a settings file. Raises
+    SettingsError if a price can't be written, because without it the model would be free."""
     unusable = [
         f"{difference.model}: {difference.setting} is {difference.listed}. {difference.problem}"
         for difference in price_review.differences
@@ -114,7 +108,7 @@ def toml_text(price_review: PriceReview, models: tuple[ModelSettings, ...]) -> s
 
 
 def _lines(model: ModelSettings, listed: _Prices) -> Iterator[str]:
-    """Yields the settings with the listed prices, and with those declared prices that the list lacks."""
+    """Declared prices that the list lacks stay."""
     declared = _declared(model)
     plain = {**declared[0], **listed[0]}
     yield f"pricing = {_inline_table(plain)}"
@@ -135,7 +129,7 @@ def _inline_table(prices: Mapping[str, str]) -> str:
 
 
 def _listed(listed: Any) -> _Prices:
-    """Returns the present prices in the list. Each tier contains all prices that the list has for it."""
+    """Each tier has all prices that the list has for it."""
     prices = listed.get_prices(datetime.now(UTC))
     found: dict[int, dict[str, str]] = {0: {}}
     by_dimension: dict[str, list[tuple[int, str]]] = {}
@@ -150,8 +144,8 @@ def _listed(listed: Any) -> _Prices:
             for above, price in ((0, base), *((tier.start, tier.price) for tier in tiers))
         ]
     for above in sorted({above for steps in by_dimension.values() for above, _ in steps}):
-        # The price of the last step that begins at this length or before. Prices that are not per token
-        # are in a tier only if they depend on the length.
+        # Of the last step up to this length. Prices that aren't per token are only in a tier if they depend
+        # on the length.
         found[above] = {
             dimension: [price for start, price in steps if start <= above][-1]
             for dimension, steps in by_dimension.items()
@@ -190,7 +184,7 @@ def _declared(model: ModelSettings) -> _Prices:
 
 
 def _plain(value: Decimal) -> str:
-    """Formats a decimal without an exponent."""
+    """Without an exponent."""
     text = f"{value:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 

@@ -1,5 +1,5 @@
-"""Defines the price settings of a model: prices by dimension (such as `prompt`), tiers for long prompts,
-service tiers and future changes."""
+"""A model's prices: by dimension (such as `prompt`), tiers for long prompts, service tiers and future
+changes."""
 
 from datetime import UTC, date, datetime
 from typing import Annotated, Any
@@ -32,7 +32,7 @@ def _in_decimals(pricing: dict[str, str]) -> dict[str, str]:
 
 
 PriceName = Annotated[str, AfterValidator(_is_price_name)]
-# Decimal strings in USD. The file may also have prices for a million tokens, such as "2.5/M".
+# Decimal strings in USD, or for a million tokens, such as "2.5/M".
 Prices = Annotated[dict[PriceName, str], AfterValidator(_in_decimals)]
 _TIERS_MAX = 16
 _CHANGES_MAX = 100
@@ -40,7 +40,7 @@ _INVALID_TIME = "must be a date or a time, for example 2027-01-01 or 2027-01-01T
 
 
 def _in_utc(value: Any) -> Any:
-    """Converts a date to its midnight in UTC. A time must contain its time zone."""
+    """A date is its midnight in UTC. A time needs its zone."""
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value) if len(value) > 10 else date.fromisoformat(value)
@@ -59,25 +59,23 @@ UtcTime = Annotated[datetime, BeforeValidator(_in_utc)]
 
 
 class PriceTierSettings(Section):
-    # If the whole input has more tokens than this, the prices of the tier apply to the whole call.
+    # Above this, the tier's prices apply to the whole call.
     above_tokens: int = Field(ge=1, le=2**53)
     pricing: Prices
 
 
 class PricesSettings(Section):
-    """Contains all prices of a model or of an alternative that are valid at the same time."""
+    """Valid at the same time, for a model or an alternative."""
 
     pricing: Prices = {}
     price_tiers: tuple[PriceTierSettings, ...] = Field(default=(), max_length=_TIERS_MAX)
-    # Maps each service tier that an answer can name to the multiplier of the prices per token. If a
-    # request names no tier, the hold (the amount reserved before a call) assumes the tier that the
-    # entry `unasked` names. Without `unasked`, the hold assumes the most expensive tier.
+    # By service tier that an answer can name: a multiplier of the prices per token. If a request names none,
+    # the hold assumes the entry `unasked`, otherwise the most expensive tier.
     service_tiers: dict[str, str] = Field(default={}, max_length=_TIERS_MAX)
 
 
 class PriceChangeSettings(PricesSettings):
-    """Contains prices that replace all earlier prices, including price tiers and service tiers, from the
-    time `valid_from` on."""
+    """From `valid_from` on they replace all earlier ones, tiers too."""
 
     valid_from: UtcTime
 

@@ -1,5 +1,4 @@
-"""Defines every setting: its name, type, limits and default. docs/configuration.md describes each
-setting in one line."""
+"""Every setting: name, type, limits, default. docs/configuration.md has a line for each."""
 
 import ipaddress
 import re
@@ -46,10 +45,9 @@ _MALFORMED = (
 
 
 def check_database_url(url: str) -> None:
-    """Raises ValueError if the address is invalid. The message does not contain the driver's message,
-    which quotes the address and so could show a password."""
+    """Raises ValueError, without the driver's message, which quotes the address and maybe a password."""
     if not url.startswith(_SCHEMES):
-        # Text without a scheme is not shown, because it may be a password.
+        # Without a scheme it may be a password.
         shown = f"{shown_url(url)!r} " if "://" in url else ""
         raise ValueError(
             f"{shown}must start with postgresql://, or be empty for the embedded PostgreSQL"
@@ -60,8 +58,8 @@ def check_database_url(url: str) -> None:
         raise ValueError(_MALFORMED) from None
     host, name = str(parts.get("host") or ""), str(parts.get("dbname") or "")
     ports = str(parts.get("port") or "")
-    # If a password contains an unencoded / or @, the driver takes a part of the password for a host, a
-    # port or a database name, and would print this part in an error message.
+    # With an unencoded / or @, the driver takes a part of the password for a host, port or database name, and
+    # would print it.
     if (
         "@" in host
         or ("@" in name and "%40" not in url)
@@ -76,9 +74,9 @@ UnreadContent = Literal["images", "audio", "video", "files", "sealed_reasoning",
 Modality = Literal["text", "image", "file", "audio", "video"]
 BetaFlag = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")]
-# A host name or an IP address as in the Host header, without a port.
+# As in the Host header, without a port.
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
-# Request headers that the gateway reads itself.
+# The gateway reads these itself.
 _REQUEST_HEADERS = frozenset(
     {
         *("authorization", "host", "content-type", "content-length", "content-encoding"),
@@ -86,7 +84,7 @@ _REQUEST_HEADERS = frozenset(
         *(conventions.MESSAGES_VERSION_HEADER, conventions.MESSAGES_BETA_HEADER),
     }
 )
-# Response headers that the gateway writes itself.
+# The gateway writes these itself.
 _RESPONSE_HEADERS = frozenset(
     {
         *("content-type", "content-length", "content-encoding", "transfer-encoding"),
@@ -101,10 +99,9 @@ class ServerSettings(Section):
     host: Host = "127.0.0.1"
     port: Port = 8080
     workers: int = Field(default=1, ge=1, le=256)
-    # After SIGTERM, the gateway still accepts requests for this time, so that load balancers can
-    # stop sending requests before connections are refused.
+    # After SIGTERM requests are still accepted for this long, until load balancers have noticed.
     stop_delay_s: float = Field(default=0, ge=0, le=600)
-    # After `stop_delay_s`, requests in flight have this time to end.
+    # Then requests in flight have this long.
     grace_s: Seconds = 20
 
 
@@ -114,16 +111,16 @@ class OperatorSettings(Section):
 
 
 class SignInSettings(Section):
-    """Configures the OpenID Connect provider with which operators sign in to the console."""
+    """The OpenID Connect provider with which operators sign in to the console."""
 
-    # Empty: operators sign in with the operator token only.
+    # Empty: only the operator token.
     issuer: str = Field(default="", max_length=500)
     client_id: str = Field(default="", max_length=500)
-    # Empty: the provider treats the console as a public client.
+    # Empty: a public client.
     client_secret: SecretSource = ""
-    # The claim of the ID token that decides an operator's role.
+    # Of the ID token; it decides the role.
     role_claim: Name = "groups"
-    # The role for each value of this claim.
+    # By the claim's value.
     roles: dict[Name, Role] = {}
 
     @model_validator(mode="after")
@@ -161,23 +158,22 @@ def is_loopback(host: str) -> bool:
 class ConsoleSettings(Section):
     host: Host = "127.0.0.1"
     port: Port = 8082
-    # The digest of the operator token. `tollkeeper console --new-token` prints a token and its digest.
-    # Empty: each start creates a token and prints it.
+    # `tollkeeper console --new-token` prints a token and its digest. Empty: each start makes one and prints
+    # it.
     token_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$", repr=False)
-    # The values of the Host header that are accepted in addition to the listening address.
+    # Accepted in the Host header, besides the listening address.
     allowed_hosts: tuple[Name, ...] = ()
-    # Proxies whose X-Forwarded-For and X-Forwarded-Proto headers are trusted.
+    # Their X-Forwarded-For and X-Forwarded-Proto are trusted.
     trusted_proxies: tuple[Name, ...] = ()
-    # The files of the certificate and of its key. Empty: the console serves HTTP.
+    # The certificate and its key. Empty: HTTP.
     tls_files: tuple[Annotated[str, Field(min_length=1)], ...] = Field(default=(), repr=False)
-    # The address under which clients reach the gateway, without /v1. Empty: the address of `server`.
+    # For clients, without /v1. Empty: the address of `server`.
     gateway_url: str = ""
     sign_in: SignInSettings = SignInSettings()
 
     @property
     def is_exposed(self) -> bool:
-        """Tells whether browsers would send the operator token unencrypted over a network. A trusted
-        proxy is assumed to use HTTPS."""
+        """Browsers would send the operator token unencrypted. A trusted proxy is assumed to use HTTPS."""
         return not (self.tls_files or self.trusted_proxies or is_loopback(self.host))
 
     @field_validator("allowed_hosts")
@@ -205,8 +201,7 @@ class ConsoleSettings(Section):
 
     @model_validator(mode="after")
     def _names_a_gateway(self) -> "ConsoleSettings":
-        """Checks `gateway_url` here and not in a validator of the field, because the message of such a
-        validator shows the value, which may contain a password by mistake."""
+        """A field's validator would show the value, which may have a password by mistake."""
         problem = _gateway_url_problem(self.gateway_url) if self.gateway_url else ""
         if problem:
             raise conflicting_setting(problem, "gateway_url")
@@ -214,7 +209,7 @@ class ConsoleSettings(Section):
 
 
 def _gateway_url_problem(url: str) -> str:
-    """Returns what is wrong with the address of the gateway, or ""."""
+    """Returns "" if nothing is wrong."""
     try:
         host_and_port(url)
     except ValueError as exc:
@@ -240,26 +235,23 @@ class DatabaseSettings(Section):
 
     @property
     def seen_file(self) -> Path | None:
-        """Returns the file in which the processes on this machine record the newest PostgreSQL server
-        that they have seen. Returns None for the embedded server: it has no standby, and the operator
-        may replace it by starting with an empty folder."""
+        """Where this machine's processes record the newest PostgreSQL server. None for the embedded one: it
+        has no standby, and an operator may replace it by an empty folder."""
         return self.data_dir / "newest-server.json" if self.url else None
 
 
 class SecretsSettings(Section):
-    # Empty: the file master.key in database.data_dir, which is created once.
+    # Empty: master.key in database.data_dir, created once.
     master_key: SecretSource = ""
 
 
 class LogsSettings(Section):
-    # Whether each request gets a log line.
+    # A line for each.
     requests: bool = True
 
 
 class WebhookSettings(Section):
-    """Configures the webhook to which alerts are posted."""
-
-    # The address may contain a secret. Empty: there is no webhook.
+    # It may have a secret. Empty: no webhook.
     url: str = Field(default="", repr=False)
     secret: SecretSource = ""
 
@@ -277,7 +269,7 @@ class WebhookSettings(Section):
 
 def _is_webhook_url(url: str) -> bool:
     try:
-        # The address of a webhook may have a query, unlike a base address.
+        # Unlike a base address, it may have a query.
         host_and_port(url.replace("?", "/"))
     except ValueError:  # The message is not used, because it shows the path, which may be secret.
         return False
@@ -285,7 +277,7 @@ def _is_webhook_url(url: str) -> bool:
 
 
 class AlertsSettings(Section):
-    # Without an address, alerts are only logged.
+    # Without one, alerts are only logged.
     webhook: WebhookSettings = WebhookSettings()
 
 
@@ -295,8 +287,8 @@ _Secrets: TypeAlias = Annotated[
 
 
 class PaymentWebhookSecrets(Section):
-    """Lists the signing secrets of the payment provider's webhook: for each of the provider's modes
-    one secret, or two during a rotation. An event that no secret of its mode has signed is rejected."""
+    """Of the payment provider's webhook: for each of its modes one secret, or two during a rotation. Other
+    events are rejected."""
 
     live: _Secrets = ()
     test: _Secrets = ()
@@ -307,10 +299,9 @@ class PaymentsSettings(Section):
 
 
 class LimitsSettings(Section):
-    # The largest request body.
     body_bytes: int = Field(default=33554432, ge=1024, le=1073741824)
     inference_deadline_s: Seconds = 300
-    # The limits of a project that has no limits of its own.
+    # Of a project without limits of its own.
     requests_per_minute: int = Field(default=6000, ge=1, le=10_000_000)
     concurrency: int = Field(default=256, ge=1, le=1_000_000)
 
@@ -326,12 +317,10 @@ def _checked_usd(amount: str, noun: str) -> str:
 
 
 class LedgerSettings(Section):
-    # After this time, unsettled calls (calls of unknown cost) are resolved according to
-    # `unsettled_resolution`. 0: such calls stay unsettled.
+    # Then unsettled calls get `unsettled_resolution`. 0: never.
     unsettled_after_hours: int = Field(default=0, ge=0, le=87_600)
     unsettled_resolution: Literal["keep", "settle_hold", "release"] = "keep"
-    # The amount by which an organization's balance may fall below zero. If the balance falls further, the
-    # organization's calls are refused until an operator runs `overage clear`. Empty: there is no limit.
+    # How far a balance may fall below zero before calls are refused until `overage clear`. Empty: no limit.
     overage_bound_usd: str = "10"
 
     @field_validator("overage_bound_usd")
@@ -379,13 +368,13 @@ class SessionsSettings(Section):
 
 
 class FirstJudgeSettings(Section):
-    """Configures the first judge, a small model that is asked before the judge."""
+    """A small model that is asked before the judge."""
 
-    # Empty: there is no first judge.
+    # Empty: none.
     backend: str = Field(default="", max_length=64)
     model: str = Field(default="", max_length=200)
-    # If the first judge's score is below this limit and below the policy's threshold, the answer is no.
-    # Otherwise the judge decides.
+    # Below this and below the policy's threshold, the first judge's answer is no. Otherwise the judge
+    # decides.
     settles_below_basis_points: int = Field(default=100, ge=THRESHOLD_MIN, le=THRESHOLD_MAX)
 
     @model_validator(mode="after")
@@ -396,49 +385,42 @@ class FirstJudgeSettings(Section):
 
 
 class JudgeSettings(Section):
-    """Configures the judge, the model that answers the yes-or-no questions of policies."""
-
     backend: Name
     model: Name
     first: FirstJudgeSettings = FirstJudgeSettings()
     default_threshold_basis_points: int = Field(
         default=conventions.DEFAULT_THRESHOLD_BASIS_POINTS, ge=THRESHOLD_MIN, le=THRESHOLD_MAX
     )
-    # The time for all verdicts (results of policies) on one request together. The verdicts on one
-    # answer get the same time again.
+    # For all verdicts on a request together, and again for those on an answer.
     deadline_s: Seconds = 20
-    # A streamed answer is judged each time this number of characters has arrived. 0: the whole answer
-    # is judged before any part is sent.
+    # A streamed answer is judged each time this much has come. 0: as a whole, before any part is sent.
     segment_characters: int = Field(default=0, ge=0, le=1_000_000)
-    # The number of questions that one process asks at the same time.
+    # Questions of one process at a time.
     concurrency: int = Field(default=16, ge=1, le=1024)
-    # True: a request is judged while the backend works on it. The client receives nothing before the
-    # verdict.
+    # Judge a request while the backend works on it. The client gets nothing before the verdict.
     overlap: bool = False
 
 
 class PolicySettings(Section):
-    # Kinds of content that no judge can read. A request that contains one of these kinds is denied
-    # if an enforcing policy applies to the request.
+    # No judge can read these. A request with one is denied if an enforcing policy applies.
     denied_content: tuple[UnreadContent, ...] = ()
-    # The number of characters from the end of the request that the judge sees together with an answer.
-    # 0: none.
+    # From the end of the request, shown to the judge with an answer. 0: none.
     answer_context_characters: int = Field(default=2000, ge=0, le=1_000_000)
 
 
 class ConventionsSettings(Section):
-    """Makes the gateway follow conventions of clients that contradict the interface."""
+    """Conventions of clients that contradict the interface."""
 
     accept_provider_specific_fields: bool = False
 
 
 class ExtensionsSettings(Section):
-    """Enables endpoints and headers that the interface does not require."""
+    """Endpoints and headers that the interface doesn't require."""
 
     model_listing: bool = False
     key_usage: bool = False
     messages: bool = False
-    # The name of a response header with the cost of the call. Empty: there is no such header.
+    # A response header with the cost. Empty: none.
     cost_header: str = Field(default="", pattern=r"^[a-z0-9-]{0,64}$")
 
     @field_validator("cost_header")
@@ -450,71 +432,60 @@ class ExtensionsSettings(Section):
 
 
 class EmbeddedSettings(Section):
-    """Configures the engine, the embedded model server."""
-
     enabled: bool = True
     # Empty: the packaged model.
     model_path: str = ""
-    # 0: one less than the number of cores.
+    # 0: all cores but one.
     threads: int = Field(default=0, ge=0, le=1024)
-    # The number of calls that the engine computes at the same time.
+    # Calls that the engine computes at a time.
     parallel: int = Field(default=4, ge=1, le=64)
 
 
 class TokenBoundsSettings(Section):
-    """Declares the highest possible numbers of input tokens, from which the gateway computes the hold
-    of a call: the highest possible cost."""
+    """The most input tokens, from which holds are computed."""
 
-    # The highest number of tokens of one image, file and so on. 0 means the whole context. If `image`
-    # is None, the limit of the backend's preset applies. If the preset has no limit, the highest limit
-    # of all published model families applies.
+    # Of one image, file and so on; 0: the whole context. `image` None: the preset's, otherwise the highest of
+    # all published model families.
     image: int | None = Field(default=None, ge=0)
     file: int = Field(default=0, ge=0)
     audio: int = Field(default=0, ge=0)
     video: int = Field(default=0, ge=0)
-    # The highest number of tokens that the results of one search add to the prompt.
+    # That the results of one search add.
     web_search: int = Field(default=0, ge=0)
-    # The number of searches that the model may make although the request asks for none. None: the
-    # number follows from the model's name.
+    # That the model may make unasked. None: by the model's name.
     searches: int | None = Field(default=None, ge=0, le=1000)
-    # Whether a call may cost much more than its hold, because the model searches, adds context or runs
-    # tools on its own, or because its prompt has no known limit. None: if it searches on its own.
+    # A call may cost much more than its hold: the model searches, adds context or runs tools by itself, or
+    # the prompt has no known limit. None: if it searches by itself.
     unbounded: bool | None = None
-    # The highest number of tokens of a system prompt that the provider adds to every prompt. None: the
-    # number follows from the preset or the model's name.
+    # Of a system prompt that the provider adds. None: by preset or model name.
     hidden_prompt: int | None = Field(default=None, ge=0, le=1_000_000)
-    # The method that computes the highest number of tokens of a text if no tokenizer is available.
-    # "bytes": one token for each byte.
+    # Without a tokenizer. "bytes": one token for each.
     text: Literal["estimate", "bytes"] = "estimate"
 
 
 class AlternativeSettings(PricesSettings):
-    """Declares another backend that may serve a model. An alternative without prices has the prices of
-    the model."""
+    """Another backend that may serve the model. Without prices it has the model's."""
 
     backend: Name
-    # The name of the model at this backend. Empty: the same name as at the model's own backend.
+    # Empty: the same name as at the model's own backend.
     upstream_model: str = Field(default="", max_length=512)
-    # Backends with a lower order are tried first. The model's own backend has order 0. None: one more
-    # than the order of the previous alternative.
+    # Lower ones first; the model's own backend has 0. None: one more than the alternative before.
     order: int | None = Field(default=None, ge=0, le=1000)
-    # The backend's share of calls, relative to other backends of the same order. The model's own
-    # backend has weight 1.
+    # Of calls, among the same order. The model's own backend has 1.
     weight: float = Field(default=1, ge=0.000_001, le=1_000_000)
 
 
 class ModelSettings(PricesSettings):
-    # The name that clients use.
     id: str = Field(min_length=1, max_length=200)
     backend: Name
-    # The name of the model at the backend.
+    # The backend's name for it.
     upstream_model: str = Field(min_length=1, max_length=512)
     owned_by: str = ""
     name: str = ""
     display_name: str = ""
     created: int = Field(default=0, ge=0)
     context_length: int = Field(ge=1)
-    # The highest number of output tokens that a client can request. Some models can write more.
+    # That a client can ask for. Some models can write more.
     max_output_length: int = Field(ge=1)
     input_modalities: tuple[Modality, ...] = ("text",)
     output_modalities: tuple[Modality, ...] = ("text",)
@@ -524,31 +495,28 @@ class ModelSettings(PricesSettings):
     sampling_limits: dict[str, Any] = {}
     sampling_limits_revision: str = "1"
     required_checks: tuple[str, ...] = ()
-    # False: calls are answered with 503.
+    # False: calls get 503.
     is_ready: bool = True
     price_changes: PriceChanges = ()
     token_bounds: TokenBoundsSettings = Field(default={}, validate_default=True)
-    # Maps each tool that the provider runs to the price in USD of a request that offers this tool.
+    # In USD, for a request that offers this tool of the provider.
     tool_prices: dict[Name, str] = {}
-    # Maps options (request fields that not every backend supports) to request fields of the backend.
+    # Fields that not every backend supports, to the backend's fields.
     options: dict[str, str] = {}
-    # Only for Anthropic's protocols and `converse`: whether the client ("caller"), the gateway ("5m",
-    # "1h") or neither ("off") marks the parts of a prompt that the provider caches.
+    # Anthropic's protocols and `converse`: who marks what the provider caches, the client ("caller"), the
+    # gateway ("5m", "1h") or nobody ("off").
     prompt_caching: PromptCaching = PromptCaching.CALLER
-    # Only for Anthropic's protocols: beta flags of clients that are forwarded to the backend.
+    # Anthropic's protocols: clients' flags that the backend gets.
     beta_flags: tuple[BetaFlag, ...] = Field(default=(), max_length=64)
-    # Other backends that may serve the model.
     alternatives: tuple[AlternativeSettings, ...] = Field(default=(), max_length=16)
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """Returns the names of all backends that may serve the model."""
         return (self.backend, *(alternative.backend for alternative in self.alternatives))
 
 
 class Settings(BaseSettings):
-    """Contains all settings. The environment variable TOLLKEEPER_SECTION__NAME overrides the setting
-    `name` in the section `section`. In a variable, lists and tables are JSON."""
+    """TOLLKEEPER_SECTION__NAME overrides `name` in `section`. Lists and tables in variables are JSON."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
@@ -589,13 +557,11 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Makes the environment override the file, whose content the caller passes as keyword arguments.
-        No other source is read."""
+        """The environment overrides the file, which comes as keyword arguments. Nothing else is read."""
         return env_settings, init_settings
 
     @model_validator(mode="after")
     def _names_fit_together(self) -> "Settings":
-        """Checks that names are unique, and that models and judges name declared backends."""
         names = _check_unique("backends", "name", [backend.name for backend in self.backends])
         _check_unique("models", "id", [model.id for model in self.models])
         for position, model in enumerate(self.models):
@@ -618,7 +584,6 @@ class Settings(BaseSettings):
 
 
 def _check_unique(section: str, setting: str, names: list[str]) -> list[str]:
-    """Returns the names. Raises an error if a name occurs twice."""
     for position, name in enumerate(names):
         if name in names[:position]:
             words = f"two {section} have the same {setting} {name!r}; rename one"
@@ -632,5 +597,5 @@ def _undeclared(name: str, names: list[str]) -> str:
 
 
 def environment_settings() -> dict[str, Any]:
-    """Returns the settings that environment variables set, in the form of a parsed settings file."""
+    """In the form of a parsed file."""
     return EnvSettingsSource(Settings)()

@@ -1,4 +1,4 @@
-"""Writes the messages about wrong settings. Each message says what is wrong and how to correct it."""
+"""The messages about wrong settings: what is wrong, and how to correct it."""
 
 import difflib
 import re
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic_core import ErrorDetails
 
-# The message for each error type of pydantic. Names in braces are replaced by the error's details.
+# By pydantic's error type. Braces are the error's details.
 _SENTENCES = {
     "missing": "is required",
     "bool_parsing": "must be true or false",
@@ -39,11 +39,11 @@ _SENTENCES = {
     "path_parsing": "must be a path",
     "conflicting_setting": "{words}",
 }
-# Pydantic appends this part to an error's location if the key (not the value) of a table entry is invalid.
+# At the end of the location if a key of a table is invalid, not its value.
 INVALID_KEY = "[key]"
-# Pydantic puts this text before the message of a ValueError that a validator raises.
+# Before the message of a validator's ValueError.
 _VALUE_ERROR_PREFIX = "Value error, "
-# Parts of messages from the TOML library, each with the usual cause.
+# Of the TOML library's messages, with the usual cause.
 _TOML_HINTS = {
     "Invalid value": "a string needs quotes",
     "Illegal character '\\n'": "a closing quote is missing",
@@ -61,9 +61,8 @@ _TOML_HINTS = {
 def explanation(
     error: ErrorDetails, *, known_names: Sequence[str], value: str, other_sections: Sequence[str]
 ) -> str:
-    """Explains an error of pydantic. `known_names` contains the settings of the same section, and
-    `other_sections` the other sections that have a setting with this name. `value` is the
-    invalid value, or "" if it may be secret."""
+    """`known_names` are the settings of the section, `other_sections` those that have one of this name.
+    `value` is "" if it may be secret."""
     kind = error["type"]
     if kind in ("extra_forbidden", "literal_error"):
         advice = replacement(error["loc"], error["input"])
@@ -75,7 +74,7 @@ def explanation(
         return error["msg"].removeprefix(_VALUE_ERROR_PREFIX)
     sentence = _SENTENCES.get(kind)
     if sentence is None:
-        # Pydantic's own message never contains the value, which may be secret.
+        # Pydantic's own never has the value.
         return error["msg"][:1].lower() + error["msg"][1:]
     details = error.get("ctx", {})
     words = sentence.format_map({name: _plain(detail) for name, detail in details.items()})
@@ -98,7 +97,7 @@ def nearest(name: str, known_names: Iterable[str]) -> str:
 
 
 def toml_value(value: str | float) -> str:
-    """Returns the value in TOML. Numbers are written without an exponent."""
+    """Numbers without an exponent."""
     return f"{Decimal(repr(value)):f}" if type(value) in (int, float) else repr(value)
 
 
@@ -110,7 +109,7 @@ def _unknown(name: str, known_names: Sequence[str], other_sections: Sequence[str
 
 
 def _fix(error: ErrorDetails, value: str) -> str:
-    """Returns the end of a message that tells how to correct the value, or ""."""
+    """How to correct the value, or ""."""
     input_value = error["input"]
     match error["type"]:
         case "string_type" if isinstance(input_value, int | float) and not isinstance(
@@ -131,14 +130,13 @@ def _fix(error: ErrorDetails, value: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Converts a float without a fraction to an integer, so that a message says 5 instead of 5.0."""
+    """So that a message says 5, not 5.0."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 _FIXED: Final = "the gateway has a fixed value for it: remove it"
 _DENIED: Final = "list the content in policy.denied_content"
-# The advice for settings that earlier versions had. A key is a section, a setting, or a setting with a
-# value that is no longer allowed.
+# For settings of earlier versions: a section, a setting, or a setting with a value.
 _REPLACEMENTS: Final = {
     "library": "backends with a preset reach providers without a library: docs/providers.md",
     "backends.kind = library": (
@@ -239,7 +237,7 @@ _REPLACEMENTS: Final = {
 
 
 def replacement(location: tuple[int | str, ...], value: Any = None) -> str:
-    """Returns the advice for a removed setting, section or value. Returns "" if there is no advice."""
+    """Returns "" if there is no advice."""
     name = ".".join(part for part in location if isinstance(part, str))
     advice = _REPLACEMENTS.get(f"{name} = {value}") or _REPLACEMENTS.get(name)
     return f"was removed; {advice}" if advice else ""
