@@ -80,6 +80,13 @@ PROVIDER_BUGS = {
         "return self.alarm.now() >= limit",
         "return self.alarm.now() >= limit and not self.stopped",
         _BILLED_TO_END_TESTS,
+        also=(
+            (
+                "_STOPS_READING",
+                "PolicyDenied, Unavailable, DeadlineExceeded",
+                "PolicyDenied, DeadlineExceeded",
+            ),
+        ),
     ),
     "an answer that was denied at its end counts as cut": Bug(
         "_charge_of_failed",
@@ -109,6 +116,12 @@ PROVIDER_BUGS = {
         "_FanOutCall.run",
         "all(part.meter.is_free for part in self.parts if part.sent)",
         "any(part.meter.is_free for part in self.parts if part.sent)",
+        _BILLING_RULE_TESTS,
+    ),
+    "a completion without a report has not searched": Bug(
+        "Meter.set_parts",
+        "known and not (held is not None and held.web_searches)",
+        "known",
         _BILLING_RULE_TESTS,
     ),
     "an estimate exceeds its hold": Bug(
