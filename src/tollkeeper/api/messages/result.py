@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from tollkeeper.api.messages.blocks import TEXT, THINKING, Blocks, read_arguments
+from tollkeeper.api.messages.blocks import TEXT, THINKING, Blocks
 from tollkeeper.api.messages.call import PreparedMessage
 from tollkeeper.api.wire import messages as wire
 from tollkeeper.domain.inference import Batch, Call, Delta
-from tollkeeper.domain.prompt import FreeObject
+from tollkeeper.domain.prompt import FreeObject, decode_arguments
 from tollkeeper.domain.usage import Usage
 
 _SERVICE_TIERS = frozenset({"standard", "priority", "batch"})
@@ -76,9 +76,9 @@ class _Block:
             case "thinking":
                 return {**self.fields, THINKING: whole}
             case "tool_use" | "server_tool_use" if whole.strip():
-                arguments = read_arguments(whole)
-                tool_input = {_INVALID_ARGUMENTS: whole} if arguments is None else arguments
-                return {**self.fields, "input": tool_input}
+                if decode_arguments(whole) is None:
+                    return {**self.fields, "input": {_INVALID_ARGUMENTS: whole}}
+                return {**self.fields, "input": msgspec.Raw(whole.encode())}
         return self.fields
 
 

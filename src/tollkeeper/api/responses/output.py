@@ -1,9 +1,7 @@
 """Assembles the output items of one Responses answer from the events of its call.
 
-Items are messages, reasoning, function calls and images. An item begins with its first piece. A
-message or reasoning ends when another item begins. A function call also ends then, but only if its
-arguments are already a complete JSON object, because a backend may send pieces of several calls
-alternately. If the answer is streamed, a listener gets every change of the output.
+Items are messages, reasoning, function calls and images. If the answer is streamed, a listener gets
+every change of the output.
 
 The gateway seals (encrypts) reasoning, so that the client can send the reasoning back in its next request.
 """
@@ -16,11 +14,10 @@ from typing import Any
 
 import msgspec
 
+from tollkeeper.api.answer_blocks import AnswerBlocks
 from tollkeeper.api.responses.namespaces import FlatNames
 from tollkeeper.api.wire import response_object as wire
-from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import Annotation, Delta, Finish, ToolCallPiece
-from tollkeeper.domain.prompt import decode_arguments
 from tollkeeper.runtime.large_requests import read_value
 from tollkeeper.services.calls.reasoning_seal import Sealer
 
@@ -113,7 +110,7 @@ class ItemKind(StrEnum):
 class Item:
     kind: ItemKind
     id: str
-    output_index: int
+    index: int
     parts: list[OpenText] = field(default_factory=list)
     status: wire.ItemStatus = "in_progress"
     # For function calls only, up to `flat_name`.
@@ -131,6 +128,10 @@ class Item:
     image: str | None = None
     image_format: str | None = None
 
+    @property
+    def whole(self) -> str:
+        return self.parts[-1].whole
+
 
 class Listener:
     """Receives every change of the output, in order. This base class ignores the changes. Answers that are
@@ -141,7 +142,7 @@ class Listener:
     def piece(self, open_text: OpenText, text: str, logprobs: list[msgspec.Raw]) -> None: ...
 
 
-class Output:
+class Output(AnswerBlocks[Item]):
     def __init__(
         self,
         request_id: str,
@@ -152,6 +153,7 @@ class Output:
         seal: Sealer | None = None,
         flat_names: FlatNames = _NO_NAMES,
     ) -> None:
+        super().__init__()
         self._suffix = request_id.replace("-", "")
         self._listener = listener
         self._owner = owner
@@ -162,12 +164,6 @@ class Output:
         # The texts of all messages, without refusals, and their total length.
         self._texts: list[OpenText] = []
         self._text_length = 0
-        # The text, refusal or reasoning that the next piece may extend.
-        self._open: OpenText | None = None
-        # The function calls, by their index among the tool calls of the answer.
-        self._calls: dict[int, Item] = {}
-        # The open function call that got the latest piece, if no other item has begun since.
-        self._last_call: Item | None = None
         self.finish: str | None = None
 
     def dismiss_listener(self) -> None:
@@ -181,9 +177,9 @@ class Output:
             # The call may be cancelled while this waits for the thread, so the output changes only afterwards.
             tokens = await read_value(self._owner, _flat_logprobs, delta.logprobs)
         if delta.reasoning:
-            self._append(self._open_text(TextKind.REASONING), delta.reasoning)
+            self._append(self._item_for(TextKind.REASONING), delta.reasoning)
         if delta.sealed_reasoning and self._seal is not None:
-            item = self._items[self._open_text(TextKind.REASONING).output_index]
+            item = self._item_for(TextKind.REASONING)
             item.sealed_by_backend += (delta.sealed_reasoning,)
         if delta.text or tokens:
             self._add_text(delta.text or "", tokens)
@@ -192,14 +188,14 @@ class Output:
         for address in delta.images:
             self._add_image(address)
         if delta.refusal:
-            self._append(self._open_text(TextKind.REFUSAL), delta.refusal)
+            self._append(self._item_for(TextKind.REFUSAL), delta.refusal)
         for piece in delta.tool_calls:
             self._add_call(piece)
         if delta.function_call is not None:
             called = delta.function_call
             self._add_call(ToolCallPiece(0, None, called.name, called.arguments))
         if delta.finish is not None:
-            self._end(delta.finish)
+            self._finish(delta.finish)
 
     def items(self) -> list[wire.OutputItem]:
         """Returns all items so far. An item that has not ended gets the status `incomplete`."""
@@ -218,43 +214,43 @@ class Output:
 
     # Text, refusals, reasoning.
 
-    def _open_text(self, kind: TextKind) -> OpenText:
-        """Returns the open text of this kind. If there is none, ends the open text of another kind and
-        begins a new text."""
-        current = self._open
-        if current is not None and current.kind is kind:
-            return current
-        if current is not None and TextKind.REASONING not in (kind, current.kind):
-            # Texts and refusals can be parts of the same message. Reasoning is a separate item.
-            self._close_part(current)
-            item = self._items[current.output_index]
+    def _item_for(self, kind: TextKind) -> Item:
+        """Returns the current item, if its open text is of this kind. Otherwise begins a new text. Texts
+        and refusals can be parts of the same message. Reasoning is a separate item."""
+        item = self._current
+        open_kind = None if item is None else item.parts[-1].kind
+        if item is not None and open_kind is kind:
+            return item
+        if item is not None and TextKind.REASONING not in (kind, open_kind):
+            self._close_part(item.parts[-1])
         else:
-            self._close_finished_items()
             is_reasoning = kind is TextKind.REASONING
-            item = self._begin_item(ItemKind.REASONING if is_reasoning else ItemKind.MESSAGE)
-        self._open = self._begin_part(item, kind)
-        return self._open
+            item = self._begin(
+                self._new_item(ItemKind.REASONING if is_reasoning else ItemKind.MESSAGE)
+            )
+            self._current = item
+        self._begin_part(item, kind)
+        return item
 
-    def _begin_part(self, item: Item, kind: TextKind) -> OpenText:
-        open_text = OpenText(kind, item.id, item.output_index, len(item.parts), self._text_length)
+    def _begin_part(self, item: Item, kind: TextKind) -> None:
+        open_text = OpenText(kind, item.id, item.index, len(item.parts), self._text_length)
         item.parts.append(open_text)
         if kind is TextKind.TEXT:
             self._texts.append(open_text)
         place = _place(open_text)
         self._listener.event("response.content_part.added", {**place, "part": open_text.part()})
-        return open_text
 
-    def _append(self, open_text: OpenText, text: str) -> None:
+    def _append(self, item: Item, text: str) -> None:
+        open_text = item.parts[-1]
         open_text.pieces.append(text)
         self._listener.piece(open_text, text, [])
 
     def _add_text(self, text: str, tokens: list[msgspec.Raw]) -> None:
-        if text:
-            open_text = self._open_text(TextKind.TEXT)
-        elif self._open is not None and self._open.kind is TextKind.TEXT:
-            open_text = self._open
-        else:
+        if not text and (
+            self._current is None or self._current.parts[-1].kind is not TextKind.TEXT
+        ):
             return  # only texts have a field for log-probabilities; calls and reasoning do not
+        open_text = self._item_for(TextKind.TEXT).parts[-1]
         open_text.pieces.append(text)
         self._text_length += len(text)
         open_text.logprobs += tokens
@@ -265,7 +261,7 @@ class Output:
         all citations at the end of the answer. The positions of the citation in the output count from the
         beginning of its text."""
         if not self._texts:
-            self._open_text(TextKind.TEXT)
+            self._item_for(TextKind.TEXT)
         begun = (text for text in reversed(self._texts) if text.start <= annotation.start_index)
         open_text = next(begun, self._texts[0])
         citation = wire.FlatUrlCitation(
@@ -287,41 +283,31 @@ class Output:
     def _add_image(self, address: str) -> None:
         """Adds an image, which arrives as a whole. From a data URL, takes only the base64 content, because
         the protocol does not allow the prefix."""
-        self._close_finished_items()
-        item = self._begin_item(ItemKind.IMAGE)
+        item = self._begin(self._new_item(ItemKind.IMAGE))
         data_url = _IMAGE_DATA_URL.match(address)
         item.image = address if data_url is None else address[data_url.end() :]
         item.image_format = None if data_url is None else data_url[1].lower()
-        item.status = "completed"
-        place = {"item_id": item.id, "output_index": item.output_index}
+        place = {"item_id": item.id, "output_index": item.index}
         self._listener.event("response.image_generation_call.completed", place)
-        self._announce_end(item)
+        self._end(item)
 
     # Function calls.
 
     def _add_call(self, piece: ToolCallPiece) -> None:
-        item = self._calls.get(piece.index)
-        if item is None:
-            self._close_finished_items()
-            item = self._begin_call(piece)
-        elif piece.name:
-            self._extend_name(item, piece.name)
-        if item.status != "in_progress":
-            if piece.arguments.strip():
-                raise BackendFailed("The backend added arguments to a complete function call.")
-            return
-        if piece.arguments:
-            self._append(item.parts[0], piece.arguments)
-        self._last_call = item
+        known = self._calls.get(piece.index)
+        if known is not None and piece.name:
+            self._extend_name(known, piece.name)
+        super()._add_call(piece)
 
-    def _begin_call(self, piece: ToolCallPiece) -> Item:
+    def _new_call(self, piece: ToolCallPiece, index: int) -> Item:
         item = self._new_item(ItemKind.CALL)
         item.call_id = piece.id or f"call_{item.id}"
         self._extend_name(item, piece.name or "")
-        item.parts.append(OpenText(TextKind.ARGUMENTS, item.id, item.output_index, None))
-        self._calls[piece.index] = item
-        self._announce(item)
+        item.parts.append(OpenText(TextKind.ARGUMENTS, item.id, index, None))
         return item
+
+    def _extend_call(self, call: Item, arguments: str) -> None:
+        self._append(call, arguments)
 
     def _extend_name(self, item: Item, piece: str) -> None:
         item.flat_name += piece
@@ -339,25 +325,9 @@ class Output:
         self._items.append(item)
         return item
 
-    def _begin_item(self, kind: ItemKind) -> Item:
-        item = self._new_item(kind)
-        self._announce(item)
-        return item
-
-    def _announce(self, item: Item) -> None:
-        fields = {"output_index": item.output_index, "item": _view(item, "in_progress")}
+    def _announce(self, block: Item) -> None:
+        fields = {"output_index": block.index, "item": _view(block, "in_progress")}
         self._listener.event("response.output_item.added", fields)
-
-    def _close_finished_items(self) -> None:
-        """Called before another item begins. Ends the open text and its item. Also ends the function call
-        that got the latest piece, if its arguments are a complete JSON object."""
-        if self._open is not None:
-            self._close_part(self._open)
-            self._close_item(self._items[self._open.output_index], "completed")
-            self._open = None
-        call, self._last_call = self._last_call, None
-        if call is not None and decode_arguments(call.parts[0].whole) is not None:
-            self._close_item(call, "completed")
 
     def _close_part(self, open_text: OpenText) -> None:
         place, whole = _place(open_text), open_text.whole
@@ -370,35 +340,28 @@ class Output:
         self._listener.event(f"response.{open_text.kind}.done", fields)
         self._listener.event("response.content_part.done", {**place, "part": open_text.part()})
 
-    def _close_item(self, item: Item, status: wire.ItemStatus) -> None:
-        last = item.parts[-1]
-        if last.kind is TextKind.ARGUMENTS:
+    def _close(self, block: Item) -> None:
+        """Only the last item can have the status `incomplete`."""
+        item = block
+        if item.kind is ItemKind.CALL:
+            last = item.parts[-1]
             fields = {**_place(last), "name": item.name, "arguments": last.whole}
             self._listener.event("response.function_call_arguments.done", fields)
+        elif item.kind is not ItemKind.IMAGE:
+            self._close_part(item.parts[-1])
         if item.kind is ItemKind.REASONING and self._seal is not None:
             reasoning = "".join(open_text.whole for open_text in item.parts)
             item.sealed = self._seal(reasoning, item.sealed_by_backend)
-        item.status = status
-        self._announce_end(item)
-
-    def _announce_end(self, item: Item) -> None:
-        fields = {"output_index": item.output_index, "item": _view(item, item.status)}
+        is_cut_off = item is self._items[-1] and self.incomplete_reason is not None
+        item.status = "incomplete" if is_cut_off else "completed"
+        fields = {"output_index": item.index, "item": _view(item, item.status)}
         self._listener.event("response.output_item.done", fields)
 
-    def _end(self, finish: str) -> None:
-        """Ends all open items in the order in which they began. Only the last item can have the status
-        `incomplete`."""
+    def _finish(self, finish: str) -> None:
         self.finish = finish
         if not self._items:
-            self._open_text(TextKind.TEXT)  # an answer without content becomes an empty message
-        if self._open is not None:
-            self._close_part(self._open)
-            self._open = None
-        last = self._items[-1]
-        for item in self._items:
-            if item.status == "in_progress":
-                cut_off = item is last and self.incomplete_reason is not None
-                self._close_item(item, "incomplete" if cut_off else "completed")
+            self._item_for(TextKind.TEXT)  # an answer without content becomes an empty message
+        self._end_all()
 
 
 def _view(item: Item, status: wire.ItemStatus) -> wire.OutputItem:
