@@ -33,9 +33,9 @@ from tests.support.ledger import LedgerTenant, another_project, make_tenant
 
 from bench.processes import tree_cpu_s
 from tollkeeper.bootstrap import running_services
+from tollkeeper.bootstrap.services import Services
 from tollkeeper.domain.policy import Direction, Mode, Policy, PolicyState, Rule, Scope
 from tollkeeper.embedded.postgres import EmbeddedPostgres
-from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 from tollkeeper.storage import policies
 from tollkeeper.storage.migrations import migrate
@@ -128,7 +128,7 @@ async def _running(
     settings: Settings, conninfo: str, statement_timeout_s: float
 ) -> AsyncIterator[Services]:
     timeout = {"statement_timeout_s": statement_timeout_s}
-    with constants({"bootstrap.administration.Database": timeout}):
+    with constants({"bootstrap.services.Database": timeout}):
         async with running_services(settings, conninfo) as services:
             yield services
 

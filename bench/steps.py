@@ -151,7 +151,6 @@ async def _gateway(
         listener = bind("127.0.0.1", 0, setting="bench")
         port = int(address_of(listener).rpartition(":")[2])
         async with running_services(settings, conninfo, serving=True) as services:
-            services.ledger.handout.needed = lambda: False
             app = build_app(settings, services)
             calls = services.inference
             arrivals = fair_arrivals(calls.serves_others, lambda: calls.overload.is_full)

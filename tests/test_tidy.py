@@ -30,7 +30,7 @@ _OWNERS_OF_BROAD_EXCEPT = {
 }
 
 # Imports take most of a command's time, so these files import modules only when a command runs.
-_COMMANDS = re.compile(r"src/tollkeeper/(cli/|bootstrap/(administration|commands)\.py)")
+_COMMANDS = re.compile(r"src/tollkeeper/(cli/|bootstrap/services\.py)")
 
 # Folders of tests that mirror no folder of the source, with their purpose.
 _OTHER_TEST_FOLDERS = {

@@ -18,6 +18,7 @@ from tests.support.gateway import Tenant
 from tests.support.ledger import LedgerTenant, Process, hold_of, make_process
 
 from tollkeeper.bootstrap import running_services
+from tollkeeper.bootstrap.services import Services
 from tollkeeper.domain.access import (
     ADMIN_PERMISSIONS,
     PROJECT_KEY_PERMISSIONS,
@@ -35,7 +36,6 @@ from tollkeeper.domain.pricing import Bounds, hold_picousd
 from tollkeeper.services.ledger.months import month_at
 from tollkeeper.services.ledger.stripe_events import read_event
 from tollkeeper.services.tenants.idempotency import IdempotentRequest
-from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 from tollkeeper.storage import activity_partitions, ledger_months
 

@@ -29,7 +29,7 @@ import structlog
 import uvloop
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from tollkeeper.bootstrap import build_app, build_catalog, running_services
+from tollkeeper.bootstrap import Services, build_app, build_catalog, running_services
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.hosting.arrivals import fair_arrivals
@@ -41,7 +41,6 @@ from tollkeeper.hosting.shutdown import shut_down
 from tollkeeper.hosting.worker_process import REPORT_INTERVAL_S, received_listener
 from tollkeeper.services.overload import LoopSampler
 from tollkeeper.services.tallies import write_tallies
-from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 
 # The number of new objects after which Python starts a garbage collection.
@@ -67,11 +66,20 @@ class ResolvedSettings(Settings):
         return (init_settings,)
 
 
+class Stopping(asyncio.Event):
+    """Is set when the worker has to stop."""
+
+    def set_as_outdated(self, reason: str) -> None:
+        if not self.is_set():
+            _log.error("this worker stops when its calls have ended", reason=reason)
+        self.set()
+
+
 class Worker:
-    def __init__(self, settings: Settings, services: Services) -> None:
+    def __init__(self, settings: Settings, services: Services, stopping: Stopping) -> None:
         self._settings = settings
         self._services = services
-        self._stopping = asyncio.Event()
+        self._stopping = stopping
 
     async def run(
         self,
@@ -82,7 +90,6 @@ class Worker:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
-        self._services.lease.on_outdated = self._stop_as_outdated
         await self._register()
         app = build_app(self._settings, self._services)
         gate, ledger = self._services.inference.overload, self._services.ledger
@@ -90,8 +97,6 @@ class Worker:
         arrivals = fair_arrivals(inference.serves_others, lambda: inference.overload.is_full)
         server = HttpServer(app, http_limits(), arrivals, app.error_style)
         self._services.upkeep.start()
-        # While the process is overloaded, the ledger delivers its results to a few calls at a time.
-        ledger.handout.needed = lambda: gate.limit is not None
 
         # Runs `callback` after two steps: first, all calls that now wait for ledger results get them;
         # then all requests that wait at that time begin.
@@ -144,11 +149,6 @@ class Worker:
                 reports.write(msgspec.json.encode(state) + b"\n")
             await asyncio.sleep(REPORT_INTERVAL_S)
 
-    def _stop_as_outdated(self, reason: str) -> None:
-        if not self._stopping.is_set():
-            _log.error("this worker stops when its calls have ended", reason=reason)
-        self._stopping.set()
-
     async def _follow_instructions(self, instructions: asyncio.StreamReader) -> None:
         while line := await instructions.readline():
             instruction = json.loads(line)
@@ -185,10 +185,14 @@ async def _main(channel: socket.socket, listener: socket.socket) -> None:
     settings = _settings_from(start)
     configure_logs()
     engine = EngineAddress(**start["engine"]) if start["engine"] is not None else None
+    stopping = Stopping()
     async with running_services(
-        settings, start["conninfo"], engine=engine, serving=True
+        *(settings, start["conninfo"]),
+        engine=engine,
+        serving=True,
+        on_outdated=stopping.set_as_outdated,
     ) as services:
-        await Worker(settings, services).run(listener, instructions, reports)
+        await Worker(settings, services, stopping).run(listener, instructions, reports)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ finally:
 _NOT_OF_A_COMMAND = (
     *("alembic", "sqlalchemy", "rich", "pygments", "markdown_it", "structlog", "prometheus_client"),
     *("jinja2", "starlette", "opentelemetry", "uvloop", "httptools"),
-    *("tollkeeper.api", "tollkeeper.console", "tollkeeper.bootstrap.services"),
+    *("tollkeeper.api", "tollkeeper.console", "tollkeeper.bootstrap.calls"),
     *("tollkeeper.services.calls", "tollkeeper.backends.replica", "tollkeeper.embedded.engine"),
 )
 _NOT_OF_HELP = (

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from tests.support.capped_books import DAY, MONTH, WEEK, CappedBooks
+from tests.support.changed_services import changed
 from tests.support.console_site import TOKEN, ConsoleSite, serving_console
 from tests.support.database_clock import DatabaseClock
 from tests.support.databases import own_database
@@ -62,7 +63,7 @@ async def operator(site: ConsoleSite, world: CappedBooks) -> AsyncIterator[httpx
         return int(_NOW.timestamp())
 
     database = world.process.database
-    services = replace(
+    services = changed(
         site.services,
         # Sessions of other tests are newer than this clock, and would end the session of this test.
         database=database,

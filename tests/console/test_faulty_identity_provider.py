@@ -6,7 +6,6 @@ import json
 import re
 import time
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -15,6 +14,7 @@ import pytest
 from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
+from tests.support.changed_services import changed
 from tests.support.console_site import TOKEN, ConsoleSite
 from tests.support.constants import constants
 from tests.support.identity_provider import console_with_provider
@@ -160,7 +160,7 @@ async def test_strangers_codes_keep_nobody_from_signing_in(site: ConsoleSite) ->
 
 async def test_a_network_may_send_few_wrong_codes(site: ConsoleSite) -> None:
     late = 0
-    services = replace(site.services, clock=lambda: unix_now() + late)
+    services = changed(site.services, clock=lambda: unix_now() + late)
     refused = answer({"error": "invalid_grant"}, status=400)
     async with (
         FaultyProvider("token", refused) as provider,

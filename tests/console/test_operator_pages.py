@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import io
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from uuid import uuid4
 
 import httpx2
@@ -16,6 +15,7 @@ from msgspec import structs
 
 from tests.console.test_confirmations import hidden_fields
 from tests.support.books import USD, open_books
+from tests.support.changed_services import changed
 from tests.support.console_site import (
     TOKEN,
     ConsoleSite,
@@ -174,7 +174,7 @@ async def _send(client: httpx2.AsyncClient, path: str, once: str, **fields: str)
 async def owner(site: ConsoleSite, old: OldBooks) -> AsyncIterator[httpx2.AsyncClient]:
     """Signs in to a console whose ledger has past months with calls."""
     await busy(old)
-    services = replace(site.services, months=old.months, reconciliation=old.reconciliation)
+    services = changed(site.services, months=old.months, reconciliation=old.reconciliation)
     async with (
         serving_console(site.settings, services) as address,
         http_client(address) as client,

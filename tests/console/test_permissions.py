@@ -5,12 +5,13 @@ import pkgutil
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from uuid import uuid4
 
 import httpx2
 import pytest
+from starlette.requests import Request
 
+from tests.support.changed_services import changed
 from tests.support.console_pages import filled_paths
 from tests.support.console_site import ConsoleSite, make_session, serving_console
 from tests.support.gateway import Tenant
@@ -19,8 +20,10 @@ from tests.support.tables import each
 from tollkeeper.console import pages
 from tollkeeper.console.app import ROUTES
 from tollkeeper.console.changes import Action
-from tollkeeper.console.own_services import own_services
+from tollkeeper.console.context import console_of
+from tollkeeper.console.own_services import OwnServices
 from tollkeeper.console.permissions import PERMISSIONS, PUBLIC, access_to
+from tollkeeper.console.sessions import Session
 from tollkeeper.domain.access import ProjectId
 from tollkeeper.domain.audit import ActorKind
 from tollkeeper.domain.errors import NotFound, PermissionDenied
@@ -267,7 +270,7 @@ async def test_the_administration_rate_applies_to_people_of_an_organization(
 ) -> None:
     own = site.judged.scripted.tenant
     other = await site.judged.scripted.gateway.make_tenant()
-    limited = replace(
+    limited = changed(
         site.services, administration_rate=AdministrationRate(MinuteRate(3, lambda: 10**12))
     )
     person = Person("sub-17", "Olga", Role.ORGANIZATION, own.organization_id)
@@ -334,10 +337,20 @@ async def test_people_without_a_shell_see_no_commands(site: ConsoleSite, has_pro
 async def test_a_use_case_that_is_not_listed_is_refused(site: ConsoleSite) -> None:
     tenant = site.judged.scripted.tenant
     other = await site.judged.scripted.gateway.make_tenant()
-    own = own_services(site.services, tenant.organization_id)
-    for noun in ("traffic", "activity", "audit", "database", "ledger_overview"):
-        with pytest.raises(PermissionDenied):
-            _ = getattr(own, noun).anything
+    own = OwnServices(site.services, tenant.organization_id)
+    for noun in ("activity", "audit", "database", "names", "payments", "backends", "settings"):
+        assert not hasattr(own, noun)
+    for noun, use_case in (
+        *(("traffic", "call_story"), ("ledger_overview", "credit_list")),
+        *(("accounts", "credit_grant"), ("caps", "cap_set")),
+        *(("project_keys", "project_key_show"), ("admin_keys", "admin_key_create")),
+    ):
+        assert hasattr(getattr(site.services, noun), use_case)
+        assert not hasattr(getattr(own, noun), use_case)
+    # A page for operators that forgets its permission gets an error instead of all services.
+    person = Person("sub-19", "Olga", Role.ORGANIZATION, tenant.organization_id)
+    with pytest.raises(PermissionDenied):
+        console_of(Request({"type": "http", "session": Session(b"", b"", person)}))
     with pytest.raises(NotFound):
         await own.projects.project_list(other.organization_id)
     errors = {}
@@ -349,3 +362,26 @@ async def test_a_use_case_that_is_not_listed_is_refused(site: ConsoleSite) -> No
     assert len({text.replace(project_id, "ID") for project_id, text in errors.items()}) == 1
     [only] = await own.organizations.organization_list()
     assert only.id == tenant.organization_id
+
+
+async def test_no_use_case_reaches_another_organization(site: ConsoleSite) -> None:
+    tenant = site.judged.scripted.tenant
+    other = await site.judged.scripted.gateway.make_tenant()
+    policy = await site.judged.scripted.gateway.make_policy(other, name="Secret", rule="Is it so?")
+    own = OwnServices(site.services, tenant.organization_id)
+    reached = 0
+    restricted = [
+        one for one in vars(own).values() if type(one).__module__ == OwnServices.__module__
+    ]
+    for service in restricted:
+        for name, use_case in vars(service).items():
+            if name.startswith("_"):
+                continue
+            by_policy = name == "policy_organization"
+            for foreign in (
+                [policy["id"]] if by_policy else [other.organization_id, other.project_id]
+            ):
+                with pytest.raises(NotFound):
+                    await use_case(foreign)
+            reached += 1
+    assert reached >= 25

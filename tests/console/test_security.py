@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.activity_records import UnsteadyDatabase
 from tests.support.certificates import make_certificate
+from tests.support.changed_services import changed
 from tests.support.console_site import TOKEN, ConsoleSite, serving_console
 from tests.support.http_client import http_client
 from tests.support.tables import each
@@ -259,7 +260,7 @@ async def test_without_the_database_nobody_is_signed_in(
     database = UnsteadyDatabase(site.services.database)
     database.away = True
     async with (
-        serving_console(site.settings, replace(site.services, database=database)) as address,
+        serving_console(site.settings, changed(site.services, database=database)) as address,
         http_client(address) as client,
     ):
         assert (await client.get("/settings", headers=cookie)).status_code == 503
@@ -269,7 +270,7 @@ async def test_without_the_database_nobody_is_signed_in(
 
 async def test_a_session_expires_and_a_new_token_ends_all(site: ConsoleSite) -> None:
     late = 0
-    services = replace(site.services, clock=lambda: unix_now() + late)
+    services = changed(site.services, clock=lambda: unix_now() + late)
 
     async def status(client: httpx2.AsyncClient, **headers: str) -> int:
         return (await client.get("/models", headers=headers)).status_code
@@ -322,7 +323,7 @@ async def test_signing_out_everywhere_ends_all_sessions_of_the_token(
 
 async def test_attempts_to_sign_in_are_bounded(site: ConsoleSite) -> None:
     late = 0
-    services = replace(site.services, clock=lambda: unix_now() + late)
+    services = changed(site.services, clock=lambda: unix_now() + late)
     async with (
         serving_console(site.settings, services) as address,
         http_client(address) as client,

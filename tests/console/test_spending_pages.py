@@ -6,9 +6,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from urllib.parse import quote
 
+from tests.support.changed_services import changed
 from tests.support.console_site import TOKEN, ConsoleSite, serving_console
 from tests.support.http_client import http_client
 from tests.support.scripted_gateway import MODEL
+from tollkeeper.bootstrap.services import Services
 from tollkeeper.console.months_compared import (
     MonthsCompared,
     compare_months,
@@ -21,7 +23,6 @@ from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.reports import CostRow
 from tollkeeper.services.ledger.cost_columns import COST_GROUPINGS
 from tollkeeper.services.models import CurrentCatalog
-from tollkeeper.services.use_cases import Services
 
 
 def _day(year: int, month: int, day: int) -> int:
@@ -133,11 +134,11 @@ async def test_models_show_the_spend_of_all_organizations(site: ConsoleSite) -> 
     page = await _models(site, site.services)
     assert _this_month(page, quote(MODEL)) == exact
     assert "no longer in the catalogue" not in page
-    next_month = replace(site.services, clock=lambda: now + 40 * 86_400)
+    next_month = changed(site.services, clock=lambda: now + 40 * 86_400)
     assert _this_month(await _models(site, next_month), quote(MODEL)) == "$0"
     renamed = replace(site.services.catalog.catalog.find(MODEL), id="example/renamed")
     catalog = CurrentCatalog(Catalog((renamed,)))
-    page = await _models(site, replace(site.services, catalog=catalog))
+    page = await _models(site, changed(site.services, catalog=catalog))
     assert _this_month(page, "example/renamed") == "$0"
     said = re.search(r"Models that are no longer in the catalogue cost (.*)\.</p>", page)
     assert said is not None

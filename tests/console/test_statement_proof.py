@@ -22,6 +22,7 @@ from tests.support.ledger import LedgerTenant, held, rows, run
 from tests.support.ledger_months import OldBooks, this_month
 from tests.support.proof import Proof
 from tollkeeper.bootstrap import running_services
+from tollkeeper.bootstrap.services import Services
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.ledger import Hold
 from tollkeeper.domain.money import PICOUSD_PER_USD
@@ -30,7 +31,6 @@ from tollkeeper.domain.payments import GrantKind
 from tollkeeper.domain.statements import statement_rows
 from tollkeeper.services.csv_text import csv_lines
 from tollkeeper.services.ledger.stripe_events import read_event
-from tollkeeper.services.use_cases import Services
 
 NOW = this_month()
 BEFORE = NOW.plus(-3)

@@ -165,7 +165,7 @@ class CallHistory:
         self.provider = SimulatedProvider(self.rng)
         self.stores = [MemoryStore(self.database, self.uuid()) for _ in range(2)]
         self.ledgers = [
-            Ledger(store, NoPolicies(), MemoryExcesses(store, lambda: self.now))
+            Ledger(store, NoPolicies(), MemoryExcesses(store, lambda: self.now), lambda: True)
             for store in self.stores
         ]
         # Either the model is declared to exceed its holds, or the processes have to find out.

@@ -106,7 +106,7 @@ class History:
 
     def _process(self) -> Process:
         store = MemoryStore(self.database, self.uuid())
-        ledger = Ledger(store, NoPolicies(), MemoryExcesses(store, self._now))
+        ledger = Ledger(store, NoPolicies(), MemoryExcesses(store, self._now), lambda: True)
         return Process(store, ledger, Admission(ledger, self._now))
 
     def _now(self) -> int:

@@ -11,8 +11,8 @@ from tests.support.constants import backend_constants
 from tests.support.databases import own_database
 from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
 from tests.support.upstream import Upstream, chat, unused_url
+from tollkeeper.bootstrap.services import Services
 from tollkeeper.services.replica_reports import ProcessReport
-from tollkeeper.services.use_cases import Services
 
 
 @pytest.fixture(scope="module")

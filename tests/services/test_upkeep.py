@@ -10,7 +10,7 @@ import pytest
 from tests.support.books import USD, Books
 from tests.support.scripted_gateway import eventually
 from tests.support.tables import each
-from tollkeeper.bootstrap.services import unsettled_rule
+from tollkeeper.bootstrap.calls import unsettled_rule
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.services.ledger.bulk_resolution import BulkAction, UnsettledRule
 from tollkeeper.services.ledger.recovery import Lease, Recovery

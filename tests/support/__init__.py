@@ -53,6 +53,7 @@ The ledger and its database:
     ledger_months      a ledger with past months: closed, exported, dropped
     books              holds, settlements and balance of one tenant, through the services
     capped_books       the same with period caps, on a database whose clock a test sets
+    changed_services   replaces single services of a process
     large_books        creates many calls at once, by SQL (`large_activity`: their activity,
                        `large_tenants`: many organizations)
     activity_records   creates activity records

@@ -28,8 +28,8 @@ from tests.support.postgres_server import PostgresServer
 from tests.support.program import Program, Serving, serving
 from tests.support.scripted_gateway import ScriptedGateway, chat_body
 from tests.support.upstream import Peer, Upstream, chat
+from tollkeeper.bootstrap.services import Services
 from tollkeeper.domain.errors import Unavailable
-from tollkeeper.services.use_cases import Services
 from tollkeeper.storage.migrations import migrate
 
 LEASE_S = 2

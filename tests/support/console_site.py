@@ -17,6 +17,7 @@ from tests.support.judged_gateway import JudgedGateway, ScriptedJudge
 from tests.support.scripted_gateway import ScriptedGateway, eventually, scripted_settings
 from tests.support.upstream import Upstream, chat
 from tollkeeper.bootstrap import master_secret
+from tollkeeper.bootstrap.services import Services
 from tollkeeper.console.context import Finding, MachineChecks, ProbedReplica
 from tollkeeper.console.server import CONNECTIONS_MAX, ConsoleServer
 from tollkeeper.console.sessions import COOKIE, Sessions, token_digest
@@ -25,7 +26,6 @@ from tollkeeper.domain.people import Person
 from tollkeeper.domain.views import StandingAlert
 from tollkeeper.hosting.listeners import address_of, bind
 from tollkeeper.services.console_sessions import ConsoleSessions
-from tollkeeper.services.use_cases import Services
 from tollkeeper.services.vault import Vault
 from tollkeeper.settings import Settings
 

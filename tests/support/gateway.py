@@ -12,6 +12,7 @@ import httpx2
 from tests.support.http_client import http_client
 from tollkeeper.api.app import App
 from tollkeeper.bootstrap import build_app, running_services
+from tollkeeper.bootstrap.services import Services
 from tollkeeper.domain.access import (
     ADMIN_PERMISSIONS,
     PROJECT_KEY_PERMISSIONS,
@@ -26,7 +27,6 @@ from tollkeeper.hosting.descriptors import http_limits
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import address_of, bind
 from tollkeeper.services.clock import Clock, unix_now
-from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 
 # Writes the same rows as the services for an organization, a project, two keys and a grant, but no

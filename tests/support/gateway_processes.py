@@ -17,7 +17,7 @@ from tests.support.program import Program, Serving, serving
 from tests.support.scripted_gateway import ScriptedGateway, scripted_settings
 from tests.support.upstream import Upstream
 from tollkeeper.bootstrap import running_services
-from tollkeeper.services.use_cases import Services
+from tollkeeper.bootstrap.services import Services
 
 _SECTIONS = ("server", "operator", "ledger", "limits", "database", "judge")
 

@@ -16,7 +16,7 @@ import httpx2
 from bench.ports import free_port
 
 from tests.support.console_site import ConsoleSite, serving_console
-from tollkeeper.services.use_cases import Services
+from tollkeeper.bootstrap.services import Services
 from tollkeeper.settings import Settings
 
 _START_S = 60

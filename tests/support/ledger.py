@@ -94,7 +94,7 @@ def make_process(database: Database, limits: DefaultLimits = LIMITS) -> Process:
 
 def make_ledger(store: LedgerStore, database: Database) -> Ledger:
     """Returns a ledger for organizations without policies."""
-    return Ledger(store, PolicyDirectory(default_threshold=5000), Excesses(database))
+    return Ledger(store, PolicyDirectory(default_threshold=5000), Excesses(database), lambda: True)
 
 
 async def make_tenant(database: Database, credit: int = 0) -> LedgerTenant:

@@ -354,7 +354,7 @@ async def scripted_gateway(
 ) -> AsyncIterator[ScriptedGateway]:
     """Runs a gateway. `urls` are the backend's replicas, by default only the upstream. `drain_s` is how long
     the gateway reads an answer after its client has disconnected."""
-    changed = {"bootstrap.services.DRAIN_S": drain_s, **(changed_constants or {})}
+    changed = {"bootstrap.calls.DRAIN_S": drain_s, **(changed_constants or {})}
     settings = scripted_settings(data_dir, *(urls or (upstream.url,)), **changes)
     async with AsyncExitStack() as stack:
         stack.enter_context(constants(changed))

@@ -11,7 +11,7 @@ from types import ModuleType
 import rich.table
 
 import tollkeeper.settings
-from tollkeeper.bootstrap import commands, database, services
+from tollkeeper.bootstrap import calls, database, services
 from tollkeeper.cli import admin_key, organization, policy, project, project_key
 from tollkeeper.cli.main import main
 from tollkeeper.storage import schema
@@ -20,7 +20,7 @@ from tollkeeper.storage import schema
 _PRELOADED: tuple[ModuleType, ...] = (
     *(admin_key, organization, policy, project, project_key),
     # Modules that commands import when they run.
-    *(tollkeeper.settings, commands, database, services, schema, rich.table),
+    *(tollkeeper.settings, calls, database, services, schema, rich.table),
 )
 
 _context = multiprocessing.get_context("forkserver")

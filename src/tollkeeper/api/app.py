@@ -31,6 +31,7 @@ from tollkeeper.api.http.request_memory import RequestMemory, RequestShare
 from tollkeeper.api.http.router import Router
 from tollkeeper.api.http.sse import EventStream, KeepAlive
 from tollkeeper.api.http.strict_json import decode_body
+from tollkeeper.api.use_cases import ApiServices
 from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, require
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.audit import Actor, ActorKind
@@ -39,7 +40,6 @@ from tollkeeper.domain.keys import key_digest
 from tollkeeper.services.audit import act_as
 from tollkeeper.services.calls.tab import SettlementState
 from tollkeeper.services.request_ids import new_request_id_text
-from tollkeeper.services.use_cases import Services
 
 _encode = msgspec.json.Encoder().encode
 _log = structlog.get_logger("tollkeeper.api")
@@ -59,7 +59,7 @@ class App:
 
     def __init__(
         self,
-        services: Services,
+        services: ApiServices,
         conventions: HttpConventions,
         endpoints: Sequence[AnyEndpoint],
     ) -> None:

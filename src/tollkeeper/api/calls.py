@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tollkeeper.api.http.endpoint import Request
+from tollkeeper.api.use_cases import ApiServices
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.inference import Call
@@ -15,11 +16,10 @@ from tollkeeper.domain.prompt import Prompt
 from tollkeeper.runtime.large_requests import run_in_thread
 from tollkeeper.services.calls.options import require_supported
 from tollkeeper.services.calls.plans import Plan
-from tollkeeper.services.use_cases import Services
 
 
 async def new_call(
-    services: Services,
+    services: ApiServices,
     request: Request[Any, Any],
     plan: Plan,
     read: Callable[[], Prompt],

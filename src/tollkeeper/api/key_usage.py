@@ -4,13 +4,13 @@ uses for this request."""
 from msgspec import UNSET
 
 from tollkeeper.api.http.endpoint import Request
+from tollkeeper.api.use_cases import ApiServices
 from tollkeeper.api.wire.key_usage import KeyCap, KeyUsage
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.views import CapUse
-from tollkeeper.services.use_cases import Services
 
 
-async def key_usage_read(services: Services, request: Request[None, None]) -> KeyUsage:
+async def key_usage_read(services: ApiServices, request: Request[None, None]) -> KeyUsage:
     caller = request.project_caller
     spent = await services.costs.key_usage(caller.organization_id, caller.project_id, caller.key_id)
     caps = await services.caps.cap_show_of_key(caller.organization_id, caller.key_id)

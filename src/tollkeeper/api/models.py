@@ -3,18 +3,18 @@
 from typing import cast
 
 from tollkeeper.api.http.endpoint import Request
+from tollkeeper.api.use_cases import ApiServices
 from tollkeeper.api.wire import models as wire
 from tollkeeper.domain.catalog import Model, ModelAccess
 from tollkeeper.domain.routes import shown_prices
-from tollkeeper.services.use_cases import Services
 
 
-async def model_read(services: Services, request: Request[None, None]) -> wire.Model:
+async def model_read(services: ApiServices, request: Request[None, None]) -> wire.Model:
     model, access = await services.models.model_read(request.project_caller, request.path["model"])
     return model_view(model, access, services.clock())
 
 
-async def model_list(services: Services, request: Request[None, None]) -> wire.ModelList:
+async def model_list(services: ApiServices, request: Request[None, None]) -> wire.ModelList:
     usable = await services.models.model_list(request.project_caller)
     now = services.clock()
     return wire.ModelList(

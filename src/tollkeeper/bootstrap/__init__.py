@@ -8,16 +8,16 @@ if TYPE_CHECKING:
     from tollkeeper.bootstrap.app import build_app
     from tollkeeper.bootstrap.backends import build_backends
     from tollkeeper.bootstrap.catalog import build_catalog
-    from tollkeeper.bootstrap.commands import command_services
     from tollkeeper.bootstrap.database import located_database
     from tollkeeper.bootstrap.engine import build_engine, running_engine
     from tollkeeper.bootstrap.judge import judge_with_engine, running_judge
     from tollkeeper.bootstrap.payments import signature_check
     from tollkeeper.bootstrap.preflight import check_settings
     from tollkeeper.bootstrap.secrets import master_secret
-    from tollkeeper.bootstrap.services import running_services
+    from tollkeeper.bootstrap.services import Services, command_services, running_services
 
 __all__ = [
+    "Services",
     "build_app",
     "build_backends",
     "build_catalog",
@@ -34,10 +34,11 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Services": "services",
     "build_app": "app",
     "build_backends": "backends",
     "build_catalog": "catalog",
-    "command_services": "commands",
+    "command_services": "services",
     "build_engine": "engine",
     "running_engine": "engine",
     "judge_with_engine": "judge",

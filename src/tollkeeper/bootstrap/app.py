@@ -3,7 +3,7 @@
 from tollkeeper.api.app import App
 from tollkeeper.api.http.conventions import HttpConventions
 from tollkeeper.api.routes import routes_for
-from tollkeeper.services.use_cases import Services
+from tollkeeper.api.use_cases import ApiServices
 from tollkeeper.settings import Settings
 
 # All requests in progress in a process share this much memory, or that of `_MAXIMUM_BODIES_MIN` maximum
@@ -13,7 +13,7 @@ _REQUESTS_BYTES_MIN = 128 * 1024 * 1024
 _MAXIMUM_BODIES_MIN = 16
 
 
-def build_app(settings: Settings, services: Services) -> App:
+def build_app(settings: Settings, services: ApiServices) -> App:
     conventions = http_conventions(settings)
     return App(services, conventions, routes_for(conventions))
 

@@ -23,7 +23,7 @@ from tollkeeper.domain.declared_prices import pricing_from_declared
 from tollkeeper.domain.judging import EXAMPLES, Example
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.services.policies.checks import FirstJudge
-from tollkeeper.services.policies.judge import Judge, JudgeConfig
+from tollkeeper.services.policies.judge import Judge, JudgeConfig, JudgeMeter, unmetered
 from tollkeeper.services.vault import Vault
 from tollkeeper.settings import BackendSettings, JudgeSettings, Settings, SettingsError, built_from
 from tollkeeper.settings.backends import CACHE_SALT
@@ -45,22 +45,25 @@ def build_judge(
     backends: dict[str, Backend],
     secret: bytes,
     examples: tuple[Example, ...] = EXAMPLES,
+    meter: JudgeMeter = unmetered,
 ) -> Judge | None:
     declared = settings.judge
     if declared is None:
         return None
-    return _judge(settings, declared, backends, secret, declared.backend, declared.model, examples)
+    names = declared.backend, declared.model
+    return _judge(settings, declared, backends, secret, *names, examples, meter)
 
 
 def build_first_judge(
-    settings: Settings, backends: dict[str, Backend], secret: bytes
+    settings: Settings, backends: dict[str, Backend], secret: bytes, meter: JudgeMeter
 ) -> FirstJudge | None:
     """None if the settings declare none."""
     declared = settings.judge
     if declared is None or not declared.first.backend:
         return None
     first = declared.first
-    judge = _judge(settings, declared, backends, secret, first.backend, first.model, EXAMPLES)
+    names = first.backend, first.model
+    judge = _judge(settings, declared, backends, secret, *names, EXAMPLES, meter)
     return FirstJudge(judge, first.settles_below_basis_points)
 
 
@@ -72,6 +75,7 @@ def _judge(
     backend_name: str,
     model: str,
     examples: tuple[Example, ...],
+    meter: JudgeMeter,
 ) -> Judge:
     (backend,) = (found for found in settings.backends if found.name == backend_name)
     embedded = backend.kind == "embedded"
@@ -86,6 +90,7 @@ def _judge(
             context_characters=settings.policy.answer_context_characters,
             examples=examples,
         ),
+        meter,
     )
 
 

@@ -9,20 +9,22 @@ from tollkeeper.bootstrap.secrets import master_secret
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.judging import EXAMPLES, Example
 from tollkeeper.embedded.engine import EmbeddedEngine, ProcessState
-from tollkeeper.services.policies.judge import Judge
+from tollkeeper.services.policies.judge import Judge, JudgeMeter, unmetered
 from tollkeeper.services.vault import Vault
 from tollkeeper.settings import Settings, SettingsError
 
 
 @asynccontextmanager
 async def running_judge(
-    settings: Settings, examples: tuple[Example, ...] = EXAMPLES
+    settings: Settings,
+    meter: JudgeMeter = unmetered,
+    examples: tuple[Example, ...] = EXAMPLES,
 ) -> AsyncIterator[Judge]:
     """With the embedded engine if the judge's backend uses it. Raises SettingsError if there is no judge."""
     reduced = _settings_for_judge(settings)
     async with (
         running_engine(reduced) as engine,
-        judge_with_engine(reduced, engine, examples) as judge,
+        judge_with_engine(reduced, engine, examples, meter) as judge,
     ):
         yield judge
 
@@ -32,6 +34,7 @@ async def judge_with_engine(
     settings: Settings,
     engine: EmbeddedEngine | None,
     examples: tuple[Example, ...] = EXAMPLES,
+    meter: JudgeMeter = unmetered,
 ) -> AsyncIterator[Judge]:
     """With an engine that is already started, or none. Raises Unavailable if the judge uses it and it isn't
     ready."""
@@ -41,7 +44,7 @@ async def judge_with_engine(
         raise Unavailable(engine.status.detail)
     backends = build_backends(reduced, None if engine is None else engine.address)
     secret = judge_secret(Vault(master_secret(reduced)))
-    judge = build_judge(reduced, backends, secret, examples)
+    judge = build_judge(reduced, backends, secret, examples, meter)
     assert judge is not None
     for backend in backends.values():
         await backend.start()

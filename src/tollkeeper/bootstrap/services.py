@@ -1,78 +1,579 @@
-"""Builds the services, starts them, and drains them at the end."""
+"""The services of a process. Each is imported and built on first use: importing all takes longer than most
+commands run."""
+
+from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from uuid import UUID
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from tollkeeper.backends.port import Backend
-from tollkeeper.bootstrap.administration import Administration
-from tollkeeper.bootstrap.backends import (
-    build_backends,
-    build_first_judge,
-    build_judge,
-    judge_secret,
-)
-from tollkeeper.bootstrap.catalog import build_catalog
-from tollkeeper.bootstrap.ledger import LedgerServices, build_ledger
-from tollkeeper.bootstrap.telemetry import build_tracer
-from tollkeeper.bootstrap.webhook import alert_webhook
-from tollkeeper.domain.media_text import UnreadKind
-from tollkeeper.embedded.engine_address import EngineAddress
-from tollkeeper.runtime.late_log import logs_are_for_people
-from tollkeeper.services.alerts import Alerts
-from tollkeeper.services.calls.activity import Activity
-from tollkeeper.services.calls.inference import Inference
-from tollkeeper.services.calls.isolation import Isolation
-from tollkeeper.services.calls.plans import Plans
-from tollkeeper.services.calls.reasoning_seal import ReasoningSeal
-from tollkeeper.services.calls.recorder import CallRecorder
-from tollkeeper.services.calls.running_calls import InferenceLimits
-from tollkeeper.services.calls.token_counting import TokenCounting
-from tollkeeper.services.calls.traffic import Traffic
+from tollkeeper.domain.admission import DefaultLimits
+from tollkeeper.domain.conventions import DEFAULT_THRESHOLD_BASIS_POINTS
+from tollkeeper.domain.judging import prompt_format
+from tollkeeper.domain.money import picousd_from_usd
+from tollkeeper.domain.policy import JudgeFormat
+from tollkeeper.runtime.late_log import silence_again
 from tollkeeper.services.clock import Clock, unix_now
-from tollkeeper.services.ledger.bill import BillReconciliation
-from tollkeeper.services.ledger.bulk_resolution import BulkAction, UnsettledRule
-from tollkeeper.services.ledger.overview import LedgerOverview
-from tollkeeper.services.ledger.reconciliation import Reconciliation
-from tollkeeper.services.ledger.regular_verification import RegularVerification
-from tollkeeper.services.models import CurrentCatalog, Models
-from tollkeeper.services.overload import OverloadGate
-from tollkeeper.services.policies.checks import PolicyChecks
-from tollkeeper.services.policies.judge_costs import JudgeCosts
-from tollkeeper.services.policies.policies import Policies
-from tollkeeper.services.policies.statistics import PolicyStatistics
-from tollkeeper.services.process_watch import ProcessWatch
-from tollkeeper.services.replica_reports import ReplicaReports
-from tollkeeper.services.request_log import RequestLog, json_lines, text_lines
-from tollkeeper.services.tenants.administration_rate import AdministrationRate
-from tollkeeper.services.tenants.authentication import Authentication
-from tollkeeper.services.tenants.key_use import KeyUse
-from tollkeeper.services.upkeep import Upkeep
-from tollkeeper.services.use_cases import Services
-from tollkeeper.services.vault import Vault
-from tollkeeper.settings import Settings
-from tollkeeper.storage.processes import LEASE_S
-from tollkeeper.storage.verification import Ages
+from tollkeeper.storage.database import Database
 
-# After a client has gone, the gateway reads on for this long, because usage comes at the end. If neither
-# output nor usage has come by then, the call is unsettled and its hold stays.
-DRAIN_S = 10.0
-# In one process: one for each connection that a worker can have (`hosting.descriptors.CONNECTIONS_MAX`). An
-# organization's limit is a share, so that none uses all connections. Memory has its own limit.
-CALLS_MAX = 10_000
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    # mypy treats only `cached_property` itself as a property.
+    from functools import cached_property as _service
+    from uuid import UUID
+
+    from tollkeeper.backends.port import Backend
+    from tollkeeper.embedded.engine_address import EngineAddress
+    from tollkeeper.services.alerts import Alerts
+    from tollkeeper.services.audit import Audit
+    from tollkeeper.services.calls.activity import Activity
+    from tollkeeper.services.calls.admission import Admission
+    from tollkeeper.services.calls.inference import Inference
+    from tollkeeper.services.calls.isolation import Isolation
+    from tollkeeper.services.calls.plans import Plans
+    from tollkeeper.services.calls.reasoning_seal import ReasoningSeal
+    from tollkeeper.services.calls.recorder import CallRecorder
+    from tollkeeper.services.calls.token_counting import TokenCounting
+    from tollkeeper.services.calls.traffic import Traffic
+    from tollkeeper.services.ledger.accounts import Accounts
+    from tollkeeper.services.ledger.admissibility import Admissibility
+    from tollkeeper.services.ledger.bill import BillReconciliation
+    from tollkeeper.services.ledger.bulk_resolution import BulkResolution
+    from tollkeeper.services.ledger.caps import Caps
+    from tollkeeper.services.ledger.costs import Costs
+    from tollkeeper.services.ledger.excesses import Excesses
+    from tollkeeper.services.ledger.ledger import Ledger
+    from tollkeeper.services.ledger.log_comparison import RequestLogComparison
+    from tollkeeper.services.ledger.months import LedgerMonths
+    from tollkeeper.services.ledger.open_holds import OpenHolds
+    from tollkeeper.services.ledger.overview import LedgerOverview
+    from tollkeeper.services.ledger.payments import Payments
+    from tollkeeper.services.ledger.reconciliation import Reconciliation
+    from tollkeeper.services.ledger.recovery import Lease, Recovery
+    from tollkeeper.services.ledger.regular_verification import RegularVerification
+    from tollkeeper.services.ledger.statements import Statements
+    from tollkeeper.services.ledger.watch import LedgerWatch
+    from tollkeeper.services.models import CurrentCatalog, Models
+    from tollkeeper.services.overload import OverloadGate
+    from tollkeeper.services.policies.calibrations import Calibrations
+    from tollkeeper.services.policies.checks import PolicyChecks
+    from tollkeeper.services.policies.directory import PolicyDirectory
+    from tollkeeper.services.policies.judge_costs import JudgeCosts
+    from tollkeeper.services.policies.policies import Policies
+    from tollkeeper.services.policies.statistics import PolicyStatistics
+    from tollkeeper.services.process_watch import ProcessWatch
+    from tollkeeper.services.replica_reports import ReplicaReports
+    from tollkeeper.services.request_log import RequestLog
+    from tollkeeper.services.tenants.admin_keys import AdminKeys
+    from tollkeeper.services.tenants.administration_rate import AdministrationRate
+    from tollkeeper.services.tenants.authentication import Authentication
+    from tollkeeper.services.tenants.idempotency import Idempotency
+    from tollkeeper.services.tenants.key_use import KeyUse
+    from tollkeeper.services.tenants.names import Names
+    from tollkeeper.services.tenants.organizations import Organizations
+    from tollkeeper.services.tenants.project_keys import ProjectKeys
+    from tollkeeper.services.tenants.projects import Projects
+    from tollkeeper.services.upkeep import Upkeep
+    from tollkeeper.services.vault import Vault
+    from tollkeeper.settings import Settings
+    from tollkeeper.storage.verification import Ages
+else:
+
+    class _service(cached_property):  # noqa: N801 - reads like `cached_property`
+        """Builds a service when it's first used. Its import may have imported structlog, so logs that a
+        command has silenced are silenced again."""
+
+        def __get__(self, services, owner=None):
+            built = super().__get__(services, owner)
+            silence_again()
+            return built
 
 
-@dataclass(frozen=True, slots=True)
-class _RecordingServices:
-    """They record calls and the state of replicas."""
+class Services:
+    """Has the objects that implement the use cases, each with the objects that it needs."""
 
-    activity: Activity
-    request_log: RequestLog
-    alerts: Alerts
-    recorder: CallRecorder
-    replica_reports: ReplicaReports
+    def __init__(
+        self,
+        settings: Settings,
+        conninfo: str,
+        clock: Clock = unix_now,
+        *,
+        backends: dict[str, Backend] | None = None,
+        serving: bool = False,
+        on_outdated: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """Without `serving`, as in a command, no requests are logged, no alerts are sent, no traces are
+        exported, and there is no judge. `on_outdated` gets the reason when the schema has become too new
+        for this code."""
+        self.settings = settings
+        self.clock = clock
+        self.backends = backends or {}
+        self._serving = serving
+        self._on_outdated = on_outdated
+        declared = settings.database
+        self.database = Database(
+            conninfo, pool_size=declared.pool_size, seen_file=declared.seen_file
+        )
+
+    def build_all(self) -> None:
+        """Builds the services that aren't built yet, so that a server finds wrong settings at its start and
+        no request waits for an import."""
+        for name, value in vars(type(self)).items():
+            if isinstance(value, _service):
+                getattr(self, name)
+
+    async def drain(self) -> None:
+        """Stops the calls, and waits until everything pending is written."""
+        built = vars(self)
+        if "inference" in built:
+            await self.inference.drain(0)
+        if "ledger" in built:
+            await self.ledger.drain()
+        if "checks" in built:
+            await self.checks.drain()
+        if "judge_costs" in built:
+            await self.judge_costs.drain()
+        if "recorder" in built:
+            await self.recorder.drain()
+        if "activity" in built:
+            await self.activity.drain()
+
+    @_service
+    def vault(self) -> Vault:
+        from tollkeeper.bootstrap.secrets import master_secret
+        from tollkeeper.services.vault import Vault
+
+        return Vault(master_secret(self.settings))
+
+    @_service
+    def catalog(self) -> CurrentCatalog:
+        from tollkeeper.bootstrap.catalog import build_catalog
+        from tollkeeper.services.models import CurrentCatalog
+
+        return CurrentCatalog(build_catalog(self.settings))
+
+    @_service
+    def models(self) -> Models:
+        from tollkeeper.services.models import Models
+
+        return Models(self.database, self.catalog)
+
+    @_service
+    def isolation(self) -> Isolation:
+        from tollkeeper.services.calls.isolation import Isolation
+
+        return Isolation(self.vault)
+
+    @_service
+    def reasoning_seal(self) -> ReasoningSeal:
+        from tollkeeper.services.calls.reasoning_seal import ReasoningSeal
+
+        return ReasoningSeal(self.vault)
+
+    @_service
+    def plans(self) -> Plans:
+        from tollkeeper.services.calls.plans import Plans
+
+        return Plans(self.models, self.catalog, self.backends, self.isolation)
+
+    # Tenants.
+
+    @_service
+    def key_use(self) -> KeyUse:
+        from tollkeeper.services.tenants.key_use import KeyUse
+
+        return KeyUse()
+
+    @_service
+    def authentication(self) -> Authentication:
+        from tollkeeper.services.tenants.authentication import Authentication
+
+        return Authentication(self.database, self.key_use, self.clock)
+
+    @_service
+    def administration_rate(self) -> AdministrationRate:
+        from tollkeeper.services.tenants.administration_rate import AdministrationRate
+
+        return AdministrationRate()
+
+    @_service
+    def names(self) -> Names:
+        from tollkeeper.services.tenants.names import Names
+
+        return Names(self.database)
+
+    @_service
+    def organizations(self) -> Organizations:
+        from tollkeeper.services.tenants.organizations import Organizations
+
+        return Organizations(self.database, self.clock)
+
+    @_service
+    def projects(self) -> Projects:
+        from tollkeeper.services.tenants.projects import Projects
+
+        return Projects(self.database, self.clock)
+
+    @_service
+    def idempotency(self) -> Idempotency:
+        from tollkeeper.services.tenants.idempotency import Idempotency
+
+        return Idempotency(self.vault, self.clock)
+
+    @_service
+    def project_keys(self) -> ProjectKeys:
+        from tollkeeper.services.tenants.project_keys import ProjectKeys
+
+        permissions = self.settings.auth.project_key_default_permissions
+        return ProjectKeys(self.database, self.idempotency, self.clock, permissions)
+
+    @_service
+    def admin_keys(self) -> AdminKeys:
+        from tollkeeper.services.tenants.admin_keys import AdminKeys
+
+        return AdminKeys(self.database, self.clock)
+
+    @_service
+    def audit(self) -> Audit:
+        from tollkeeper.services.audit import Audit
+
+        retention_days = self.settings.audit.retention_days
+        return Audit(self.database, self.clock, retention_days=retention_days)
+
+    # Policies.
+
+    @_service
+    def default_threshold(self) -> int:
+        """In basis points."""
+        judge = self.settings.judge
+        return (
+            DEFAULT_THRESHOLD_BASIS_POINTS
+            if judge is None
+            else judge.default_threshold_basis_points
+        )
+
+    @property
+    def _compared_judge(self) -> JudgeFormat | None:
+        """The judge whose present scores compare with those at calibration. None without a judge, or if
+        another model, the first judge, answers some questions."""
+        judge = self.settings.judge
+        return None if judge is None or judge.first.backend else judge_format(self.settings)
+
+    @_service
+    def policy_directory(self) -> PolicyDirectory:
+        from tollkeeper.services.policies.directory import PolicyDirectory
+
+        return PolicyDirectory(self.default_threshold, judge_format(self.settings))
+
+    @_service
+    def calibrations(self) -> Calibrations:
+        from tollkeeper.services.policies.calibrations import Calibrations
+
+        return Calibrations(self.database, self.clock)
+
+    @_service
+    def policies(self) -> Policies:
+        from tollkeeper.services.policies.policies import Policies
+
+        return Policies(self.database, self.idempotency, self.clock, self.policy_directory)
+
+    @_service
+    def policy_statistics(self) -> PolicyStatistics:
+        from tollkeeper.services.policies.statistics import PolicyStatistics
+
+        return PolicyStatistics(self.database, self.clock, self._compared_judge)
+
+    @_service
+    def judge_costs(self) -> JudgeCosts:
+        from tollkeeper.services.policies.judge_costs import JudgeCosts
+
+        return JudgeCosts(self.database, self.clock, self.catalog)
+
+    @_service
+    def checks(self) -> PolicyChecks:
+        from tollkeeper.bootstrap.calls import build_checks
+
+        vault = self.vault if self._serving else None
+        return build_checks(self.settings, self.backends, vault, self.judge_costs.note)
+
+    # Money.
+
+    @_service
+    def limits(self) -> DefaultLimits:
+        limits = self.settings.limits
+        bound = self.settings.ledger.overage_bound_usd
+        return DefaultLimits(
+            limits.requests_per_minute,
+            limits.concurrency,
+            overage_bound_picousd=picousd_from_usd(bound) if bound else None,
+        )
+
+    @_service
+    def accounts(self) -> Accounts:
+        from tollkeeper.services.ledger.accounts import Accounts
+
+        return Accounts(self.database, self.limits)
+
+    @_service
+    def caps(self) -> Caps:
+        from tollkeeper.services.ledger.caps import Caps
+
+        return Caps(self.database, self.limits)
+
+    @_service
+    def costs(self) -> Costs:
+        from tollkeeper.services.ledger.costs import Costs
+
+        return Costs(self.database, self.vault, self.clock)
+
+    @_service
+    def payments(self) -> Payments:
+        from tollkeeper.services.ledger.payments import Payments
+
+        return Payments(self.database, self.limits)
+
+    @_service
+    def statements(self) -> Statements:
+        from tollkeeper.services.ledger.statements import Statements
+
+        return Statements(self.database)
+
+    @_service
+    def ledger_overview(self) -> LedgerOverview:
+        from tollkeeper.services.ledger.overview import LedgerOverview
+
+        return LedgerOverview(self.database, self.clock)
+
+    @_service
+    def bill_reconciliation(self) -> BillReconciliation:
+        from tollkeeper.services.ledger.bill import BillReconciliation
+
+        return BillReconciliation(self.database)
+
+    @_service
+    def bulk_resolution(self) -> BulkResolution:
+        from tollkeeper.services.ledger.bulk_resolution import BulkResolution
+
+        return BulkResolution(self.database, self.limits)
+
+    @_service
+    def request_log_comparison(self) -> RequestLogComparison:
+        from tollkeeper.services.ledger.log_comparison import RequestLogComparison
+
+        return RequestLogComparison(self.database, self.process_id, self.bulk_resolution)
+
+    @_service
+    def months(self) -> LedgerMonths:
+        from tollkeeper.services.ledger.months import LedgerMonths
+
+        return LedgerMonths(self.database, self.clock, self.bulk_resolution)
+
+    @_service
+    def ages(self) -> Ages:
+        """The highest age of a hold in flight, and the lifetime of a lease."""
+        from tollkeeper.storage.processes import LEASE_S
+        from tollkeeper.storage.verification import Ages
+
+        return Ages(self.settings.limits.inference_deadline_s + LEASE_S, LEASE_S)
+
+    @_service
+    def reconciliation(self) -> Reconciliation:
+        from tollkeeper.services.ledger.reconciliation import Reconciliation
+
+        return Reconciliation(self.database, self.ages)
+
+    @_service
+    def regular_verification(self) -> RegularVerification:
+        from tollkeeper.services.ledger.regular_verification import RegularVerification
+
+        return RegularVerification(self.database, self.ages)
+
+    # The ledger of this process.
+
+    @_service
+    def process_id(self) -> UUID:
+        from uuid import uuid4
+
+        return uuid4()
+
+    @_service
+    def excesses(self) -> Excesses:
+        from tollkeeper.services.ledger.excesses import Excesses
+
+        return Excesses(self.database, self.clock)
+
+    @_service
+    def ledger(self) -> Ledger:
+        from tollkeeper.services.ledger.ledger import Ledger
+        from tollkeeper.storage.ledger_store import LedgerStore
+
+        store = LedgerStore(self.database, self.process_id, self.limits)
+        overload = self.overload
+
+        def is_busy() -> bool:
+            return overload.limit is not None
+
+        return Ledger(store, self.policy_directory, self.excesses, is_busy)
+
+    @_service
+    def admissibility(self) -> Admissibility:
+        from tollkeeper.services.ledger.admissibility import Admissibility
+
+        return Admissibility(self.database, self.limits, self.clock)
+
+    @_service
+    def lease(self) -> Lease:
+        from tollkeeper.services.ledger.recovery import Lease
+
+        return Lease(self.database, self.process_id, on_outdated=self._on_outdated)
+
+    @_service
+    def _open_holds(self) -> OpenHolds:
+        """Shared: each search first checks what the one before found."""
+        from tollkeeper.services.ledger.open_holds import OpenHolds
+
+        return OpenHolds()
+
+    @_service
+    def recovery(self) -> Recovery:
+        from tollkeeper.services.ledger.recovery import OwnHolds, Recovery
+
+        own = OwnHolds(self.process_id, self.ledger.is_open)
+        return Recovery(self.database, open_holds=self._open_holds, own=own)
+
+    @_service
+    def ledger_watch(self) -> LedgerWatch:
+        from tollkeeper.services.ledger.watch import LedgerWatch
+
+        return LedgerWatch(self.database, self._open_holds)
+
+    # Calls.
+
+    @_service
+    def overload(self) -> OverloadGate:
+        from tollkeeper.services.overload import OverloadGate
+
+        return OverloadGate()
+
+    @_service
+    def admission(self) -> Admission:
+        from tollkeeper.services.calls.admission import Admission
+
+        return Admission(self.ledger, self.clock)
+
+    @_service
+    def token_counting(self) -> TokenCounting:
+        from tollkeeper.services.calls.token_counting import TokenCounting
+
+        return TokenCounting(
+            *(self.database, self.backends, self.limits),
+            *(self.admissibility, self.admission, self.policies),
+        )
+
+    @_service
+    def inference(self) -> Inference:
+        from tollkeeper.bootstrap.calls import inference_limits
+        from tollkeeper.services.calls.inference import Inference
+
+        return Inference(
+            *(self.admission, self.token_counting, inference_limits(self.settings)),
+            policies=self.policies,
+            checks=self.checks,
+            recorder=self.recorder,
+            overload=self.overload,
+        )
+
+    @_service
+    def activity(self) -> Activity:
+        from tollkeeper.services.calls.activity import Activity
+
+        retention_days = self.settings.activity.retention_days
+        return Activity(self.database, self.clock, retention_days=retention_days)
+
+    @_service
+    def traffic(self) -> Traffic:
+        from tollkeeper.services.calls.traffic import Traffic
+
+        return Traffic(self.database, self.activity, self.catalog)
+
+    @_service
+    def request_log(self) -> RequestLog:
+        from tollkeeper.bootstrap.calls import build_request_log
+
+        return build_request_log(self.settings, serving=self._serving)
+
+    @_service
+    def recorder(self) -> CallRecorder:
+        from tollkeeper.bootstrap.telemetry import build_tracer
+        from tollkeeper.services.calls.recorder import CallRecorder
+
+        tracer = build_tracer() if self._serving else None
+        return CallRecorder(self.activity, self.request_log, self.alerts.note_usage_report, tracer)
+
+    # Operations.
+
+    @_service
+    def alerts(self) -> Alerts:
+        from tollkeeper.bootstrap.webhook import alert_webhook
+        from tollkeeper.services.alerts import Alerts
+
+        post = alert_webhook(self.settings) if self._serving else None
+        return Alerts(self.database, self.backends, post, self._compared_judge)
+
+    @_service
+    def replica_reports(self) -> ReplicaReports:
+        from tollkeeper.services.replica_reports import ReplicaReports
+
+        return ReplicaReports(self.database, self.backends, self.process_id)
+
+    @_service
+    def process_watch(self) -> ProcessWatch:
+        from tollkeeper.services.process_watch import ProcessWatch
+
+        return ProcessWatch(
+            *(self.database, self.backends, self.ledger),
+            *(self.activity, self.inference, self.checks),
+        )
+
+    @_service
+    def upkeep(self) -> Upkeep:
+        from tollkeeper.bootstrap.calls import unsettled_rule
+        from tollkeeper.services.upkeep import Upkeep
+
+        return Upkeep(
+            database=self.database,
+            ledger=self.ledger,
+            excesses=self.excesses,
+            key_use=self.key_use,
+            judge_costs=self.judge_costs,
+            idempotency=self.idempotency,
+            lease=self.lease,
+            recovery=self.recovery,
+            bulk_resolution=self.bulk_resolution,
+            unsettled_rule=unsettled_rule(self.settings),
+            ledger_watch=self.ledger_watch,
+            ledger_months=self.months,
+            activity=self.activity,
+            audit=self.audit,
+            process_watch=self.process_watch,
+            replica_reports=self.replica_reports,
+            alerts=self.alerts,
+            regular_verification=self.regular_verification,
+        )
+
+
+@asynccontextmanager
+async def command_services(settings: Settings, conninfo: str) -> AsyncIterator[Services]:
+    """Runs the services of a command, which builds only those that it uses."""
+    services = Services(settings, conninfo)
+    await services.database.open()
+    try:
+        yield services
+    finally:
+        await services.drain()
+        await services.database.close()
 
 
 @asynccontextmanager
@@ -83,11 +584,18 @@ async def running_services(
     clock: Clock = unix_now,
     engine: EngineAddress | None = None,
     serving: bool = False,
+    on_outdated: Callable[[str], None] = lambda reason: None,
 ) -> AsyncIterator[Services]:
     """Backends only if `serving`: other processes make no calls and may lack the secrets."""
-    backends = build_backends(settings, engine) if serving else {}
-    administration = Administration(settings, conninfo, clock)
-    services = build_services(administration, backends, serving=serving)
+    from tollkeeper.bootstrap.backends import build_backends
+
+    services = Services(
+        *(settings, conninfo, clock),
+        backends=build_backends(settings, engine) if serving else {},
+        serving=serving,
+        on_outdated=on_outdated,
+    )
+    services.build_all()
     await services.database.open()
     for backend in services.backends.values():
         await backend.start()
@@ -95,7 +603,7 @@ async def running_services(
         yield services
     finally:
         # Every outcome must be written before the connections close.
-        await drain_services(services)
+        await services.drain()
         if services.recorder.tracer is not None:
             await asyncio.to_thread(services.recorder.tracer.close)
         for backend in services.backends.values():
@@ -103,197 +611,7 @@ async def running_services(
         await services.database.close()
 
 
-async def drain_services(services: Services) -> None:
-    """Stops the calls, and waits until everything pending is written."""
-    await services.inference.drain(0)
-    await services.ledger.drain()
-    await services.checks.drain()
-    await services.judge_costs.drain()
-    await services.recorder.drain()
-    await services.activity.drain()
-
-
-def build_services(
-    administration: Administration,
-    backends: dict[str, Backend] | None = None,
-    *,
-    serving: bool = False,
-) -> Services:
-    settings, clock = administration.settings, administration.clock
-    database, vault = administration.database, administration.vault
-    policies = administration.policies
-    backends, key_use = backends or {}, KeyUse()
-    catalog, isolation = CurrentCatalog(build_catalog(settings)), Isolation(vault)
-    models, accounting = Models(database, catalog), build_ledger(administration)
-    judge_costs = JudgeCosts(database, clock, catalog)
-    checks = _checks(settings, backends, vault, judge_costs, serving=serving)
-    records = _recording_services(administration, backends, accounting.process_id, serving=serving)
-    token_counting = TokenCounting(
-        *(database, backends, administration.project_limits),
-        *(accounting.admissibility, accounting.admission, policies),
-    )
-    inference = _inference(settings, accounting, token_counting, policies, checks, records.recorder)
-    watch = ProcessWatch(database, backends, accounting.ledger, records.activity, inference, checks)
-    return Services(
-        clock=clock,
-        database=database,
-        authentication=Authentication(database, key_use, clock),
-        administration_rate=AdministrationRate(),
-        names=administration.names,
-        organizations=administration.organizations,
-        projects=administration.projects,
-        project_keys=administration.project_keys,
-        admin_keys=administration.admin_keys,
-        policies=policies,
-        calibrations=administration.calibrations,
-        models=models,
-        plans=Plans(models, catalog, backends, isolation),
-        costs=administration.costs,
-        accounts=administration.accounts,
-        payments=administration.payments,
-        statements=administration.statements,
-        caps=administration.caps,
-        reconciliation=Reconciliation(database, verification_ages(settings)),
-        bulk_resolution=accounting.bulk_resolution,
-        bill_reconciliation=BillReconciliation(database),
-        request_log_comparison=accounting.request_log_comparison,
-        months=accounting.months,
-        recovery=accounting.recovery,
-        audit=administration.audit,
-        alerts=records.alerts,
-        activity=records.activity,
-        traffic=Traffic(database, records.activity, catalog),
-        ledger_overview=LedgerOverview(database, clock),
-        policy_statistics=PolicyStatistics(database, clock, administration.compared_judge),
-        judge_costs=judge_costs,
-        replica_reports=records.replica_reports,
-        upkeep=_upkeep(administration, accounting, records, key_use, judge_costs, watch),
-        catalog=catalog,
-        isolation=isolation,
-        reasoning_seal=ReasoningSeal(vault),
-        token_counting=token_counting,
-        inference=inference,
-        ledger=accounting.ledger,
-        excesses=accounting.excesses,
-        lease=accounting.lease,
-        backends=backends,
-        checks=checks,
-        recorder=records.recorder,
-        request_log=records.request_log,
-        default_threshold=administration.default_threshold,
-    )
-
-
-def _upkeep(
-    administration: Administration,
-    ledger_services: LedgerServices,
-    records: _RecordingServices,
-    key_use: KeyUse,
-    judge_costs: JudgeCosts,
-    watch: ProcessWatch,
-) -> Upkeep:
-    settings, database = administration.settings, administration.database
-    return Upkeep(
-        database=database,
-        ledger=ledger_services.ledger,
-        excesses=ledger_services.excesses,
-        key_use=key_use,
-        judge_costs=judge_costs,
-        idempotency=administration.idempotency,
-        lease=ledger_services.lease,
-        recovery=ledger_services.recovery,
-        bulk_resolution=ledger_services.bulk_resolution,
-        unsettled_rule=unsettled_rule(settings),
-        ledger_watch=ledger_services.watch,
-        ledger_months=ledger_services.months,
-        activity=records.activity,
-        audit=administration.audit,
-        process_watch=watch,
-        replica_reports=records.replica_reports,
-        alerts=records.alerts,
-        regular_verification=RegularVerification(database, verification_ages(settings)),
-    )
-
-
-def verification_ages(settings: Settings) -> Ages:
-    """The highest age of a hold in flight, and the lifetime of a lease."""
-    return Ages(settings.limits.inference_deadline_s + LEASE_S, LEASE_S)
-
-
-def _checks(
-    settings: Settings,
-    backends: dict[str, Backend],
-    vault: Vault,
-    judge_costs: JudgeCosts,
-    *,
-    serving: bool,
-) -> PolicyChecks:
-    judge = first = None
-    if serving:
-        judge = build_judge(settings, backends, judge_secret(vault))
-        first = build_first_judge(settings, backends, judge_secret(vault))
-    if judge is not None:
-        judge.meter = judge_costs.note
-    if first is not None:
-        first.judge.meter = judge_costs.note
-    return PolicyChecks(judge, first=first, denied_unread=denied_unread(settings))
-
-
-def _recording_services(
-    administration: Administration,
-    backends: dict[str, Backend],
-    process_id: UUID,
-    *,
-    serving: bool,
-) -> _RecordingServices:
-    """Unless `serving`, they log no requests, send no alerts and export no traces."""
-    settings, database = administration.settings, administration.database
-    retention_days = settings.activity.retention_days
-    activity = Activity(database, administration.clock, retention_days=retention_days)
-    lines = text_lines if logs_are_for_people() else json_lines
-    request_log = RequestLog(lines if serving and settings.logs.requests else None)
-    post = alert_webhook(settings) if serving else None
-    alerts = Alerts(database, backends, post, administration.compared_judge)
-    tracer = build_tracer() if serving else None
-    recorder = CallRecorder(activity, request_log, alerts.note_usage_report, tracer)
-    replica_reports = ReplicaReports(database, backends, process_id)
-    return _RecordingServices(activity, request_log, alerts, recorder, replica_reports)
-
-
-def _inference(
-    settings: Settings,
-    ledger_services: LedgerServices,
-    token_counting: TokenCounting,
-    policies: Policies,
-    checks: PolicyChecks,
-    recorder: CallRecorder,
-) -> Inference:
-    limits = settings.limits
-    return Inference(
-        ledger_services.admission,
-        token_counting,
-        InferenceLimits(
-            deadline_s=limits.inference_deadline_s,
-            drain_s=DRAIN_S,
-            calls_max=CALLS_MAX,
-            segment_characters=0 if settings.judge is None else settings.judge.segment_characters,
-            judges_in_parallel=settings.judge is not None and settings.judge.overlap,
-        ),
-        policies=policies,
-        checks=checks,
-        recorder=recorder,
-        overload=OverloadGate(),
-    )
-
-
-def unsettled_rule(settings: Settings) -> UnsettledRule | None:
-    """None if only operators resolve them."""
-    declared = settings.ledger
-    if declared.unsettled_after_hours == 0 or declared.unsettled_resolution == "keep":
-        return None
-    return UnsettledRule(declared.unsettled_after_hours, BulkAction(declared.unsettled_resolution))
-
-
-def denied_unread(settings: Settings) -> frozenset[UnreadKind]:
-    # The setting's "images" and "files" are the kinds "image" and "file".
-    return frozenset(UnreadKind(name.removesuffix("s")) for name in settings.policy.denied_content)
+def judge_format(settings: Settings) -> JudgeFormat | None:
+    """What the judge's scores depend on."""
+    judge = settings.judge
+    return None if judge is None else JudgeFormat(judge.model, prompt_format())

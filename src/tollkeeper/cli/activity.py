@@ -1,7 +1,7 @@
 """Implements `tollkeeper activity`, which shows and exports the records of inference requests."""
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import typer
@@ -21,7 +21,9 @@ from tollkeeper.domain.traffic import TimeRange, TrafficFilter
 from tollkeeper.domain.views import RareFilter
 from tollkeeper.services.calls.activity import LIST_LIMIT_MAX
 from tollkeeper.services.calls.activity_export import ExportFormat, activity_view, export_pages
-from tollkeeper.services.use_cases import Services
+
+if TYPE_CHECKING:
+    from tollkeeper.bootstrap.services import Services
 
 app = noun_app("Show and export the records of inference requests.")
 
@@ -33,7 +35,7 @@ _EXPORT_S_DEFAULT = 7 * 86_400
     app, "show", example="tollkeeper activity show 7c9e6679-7425-40de-944b-e07fc1f90ae7"
 )
 async def activity_show(
-    services: Services,
+    services: "Services",
     request: Annotated[
         str,
         typer.Argument(
@@ -57,7 +59,7 @@ ProjectFilter = Annotated[
 
 @service_command(app, "list", example="tollkeeper activity list --organization Acme --status 402")
 async def activity_list(
-    services: Services,
+    services: "Services",
     organization: OrganizationFilter = None,
     project: ProjectFilter = None,
     status: Annotated[
@@ -99,7 +101,7 @@ def activity_export(
 
     The newest record comes first."""
 
-    async def run(services: Services) -> int:
+    async def run(services: "Services") -> int:
         # The end is exclusive, so 1 is added to include the current second.
         end = services.clock() + 1 if until is None else until
         time = TimeRange(end - _EXPORT_S_DEFAULT if since is None else since, end)
@@ -120,7 +122,7 @@ def activity_export(
 
 
 async def _find_ids(
-    services: Services, organization: str | None, project: str | None
+    services: "Services", organization: str | None, project: str | None
 ) -> tuple[OrganizationId | None, ProjectId | None]:
     """Returns the ids of the organization and of its project. Raises NotFound if one of them does not
     exist."""

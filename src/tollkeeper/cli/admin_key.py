@@ -1,6 +1,6 @@
 """Implements `tollkeeper admin-key`, which manages the Admin API keys of an organization."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -18,7 +18,9 @@ from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.output import SHOWN_ONCE, Listing, Record
 from tollkeeper.domain.access import ADMIN_PERMISSIONS, KeyId, OrganizationId
 from tollkeeper.domain.organization import AdminKey
-from tollkeeper.services.use_cases import Services
+
+if TYPE_CHECKING:
+    from tollkeeper.bootstrap.services import Services
 
 _PAGE_LENGTH = 1000
 
@@ -27,7 +29,7 @@ app = noun_app("Manage the Admin API keys of an organization.")
 
 @service_command(app, "create", example="tollkeeper admin-key create Acme root --all-permissions")
 async def admin_key_create(
-    services: Services,
+    services: "Services",
     organization: OrganizationArgument,
     name: NameArgument,
     permission: Annotated[
@@ -63,7 +65,7 @@ async def admin_key_create(
 
 
 @service_command(app, "list", example="tollkeeper admin-key list Acme")
-async def admin_key_list(services: Services, organization: OrganizationArgument) -> Listing:
+async def admin_key_list(services: "Services", organization: OrganizationArgument) -> Listing:
     """List an organization's Admin API keys, oldest first.
 
     Revoked keys are not listed."""
@@ -82,21 +84,21 @@ async def admin_key_list(services: Services, organization: OrganizationArgument)
 
 
 @service_command(app, "rename", example="tollkeeper admin-key rename root ops")
-async def admin_key_rename(services: Services, key: KeyArgument, name: NameArgument) -> Record:
+async def admin_key_rename(services: "Services", key: KeyArgument, name: NameArgument) -> Record:
     """Rename an Admin API key."""
     key_id = await services.names.admin_key_named(key)
     return Record(_view(services, await services.admin_keys.admin_key_rename(key_id, name)))
 
 
 @service_command(app, "revoke", example="tollkeeper admin-key revoke root")
-async def admin_key_revoke(services: Services, key: KeyArgument) -> Record:
+async def admin_key_revoke(services: "Services", key: KeyArgument) -> Record:
     """Revoke an Admin API key. This cannot be undone."""
     admin_key = await services.admin_keys.admin_key_show(await services.names.admin_key_named(key))
     await services.admin_keys.admin_key_revoke(admin_key.organization_id, admin_key.id)
     return Record(_view(services, await services.admin_keys.admin_key_show(admin_key.id)))
 
 
-async def _all_keys(services: Services, organization: OrganizationId) -> list[AdminKey]:
+async def _all_keys(services: "Services", organization: OrganizationId) -> list[AdminKey]:
     keys: list[AdminKey] = []
     after: KeyId | None = None
     while True:
@@ -109,7 +111,7 @@ async def _all_keys(services: Services, organization: OrganizationId) -> list[Ad
         after = page.keys[-1].id
 
 
-def _view(services: Services, key: AdminKey) -> dict[str, Any]:
+def _view(services: "Services", key: AdminKey) -> dict[str, Any]:
     shown: dict[str, Any] = msgspec.to_builtins(admin_key_view(key))
     return shown | {
         "status": key.status(services.clock()),

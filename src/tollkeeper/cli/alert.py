@@ -3,7 +3,7 @@ in the memory of the gateway on this machine."""
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -12,8 +12,10 @@ from tollkeeper.cli.output import Listing
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.views import StandingAlert
 from tollkeeper.hosting.replica_probe import ask_operator_listener
-from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
+
+if TYPE_CHECKING:
+    from tollkeeper.bootstrap.services import Services
 
 _ANSWER_TIMEOUT_S = 2.0
 
@@ -43,7 +45,7 @@ def alert_list(invocation: Invocation) -> Listing:
     )
 
 
-async def _stored_alerts(services: Services) -> list[dict[str, Any]]:
+async def _stored_alerts(services: "Services") -> list[dict[str, Any]]:
     alerts = await services.alerts.alert_list()
     names = await services.names.names_of(
         value for alert in alerts for value in alert.subject.values()

@@ -2,16 +2,18 @@
 models that a project or key may use."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from tollkeeper.cli.command import Invocation, run_with_services
 from tollkeeper.cli.output import Record
 from tollkeeper.domain.allowed_models import unmatched
-from tollkeeper.services.use_cases import Services
 
-Change = Callable[[Services, Sequence[str]], Awaitable[Mapping[str, Any]]]
+if TYPE_CHECKING:
+    from tollkeeper.bootstrap.services import Services
+
+Change = Callable[["Services", Sequence[str]], Awaitable[Mapping[str, Any]]]
 
 
 def allow_models(

@@ -1,7 +1,7 @@
 """Implements `tollkeeper audit`, which lists the changes by operators and admin keys."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,7 +10,9 @@ from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.output import Listing
 from tollkeeper.domain.audit import ActorKind, AuditEntry, ObjectState
 from tollkeeper.services.audit import AUDIT_PAGE_MAX, AuditPage, field_text
-from tollkeeper.services.use_cases import Services
+
+if TYPE_CHECKING:
+    from tollkeeper.bootstrap.services import Services
 
 app = noun_app("List who changed which object, and when.")
 
@@ -22,7 +24,7 @@ _SHOWN_LENGTH_MAX = 40
     app, "list", example="tollkeeper audit list --organization Acme --since 2026-01-01"
 )
 async def audit_list(
-    services: Services,
+    services: "Services",
     organization: Annotated[
         str | None, typer.Option(metavar="ORG", help="Include only changes in this organization.")
     ] = None,
@@ -84,7 +86,7 @@ async def audit_list(
     return await _listing(services, page)
 
 
-async def _listing(services: Services, page: AuditPage) -> Listing:
+async def _listing(services: "Services", page: AuditPage) -> Listing:
     names = await services.names.names_of(
         shown_id
         for entry in page.entries

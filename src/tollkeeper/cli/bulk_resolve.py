@@ -6,7 +6,7 @@ releases the hold and charges nothing.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
@@ -22,7 +22,9 @@ from tollkeeper.domain.errors import NotFound
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.views import ReasonTotal
 from tollkeeper.services.ledger.bulk_resolution import Backlog, BulkAction, Resolved
-from tollkeeper.services.use_cases import Services
+
+if TYPE_CHECKING:
+    from tollkeeper.bootstrap.services import Services
 
 # Each reservation has a reason why it is unsettled. Reasons are free text, so there may be many. The
 # report lists up to this number of the most frequent reasons, and adds up all other reasons in one row.
@@ -43,13 +45,13 @@ class BulkRequest:
 
 
 def resolve_all(invocation: Invocation, request: BulkRequest) -> Report:
-    async def run(services: Services) -> Report:
+    async def run(services: "Services") -> Report:
         return await _resolve_all(services, request, quiet=invocation.as_json)
 
     return run_with_services(invocation, run)
 
 
-async def _resolve_all(services: Services, request: BulkRequest, *, quiet: bool) -> Report:
+async def _resolve_all(services: "Services", request: BulkRequest, *, quiet: bool) -> Report:
     organization_id = None
     if request.organization is not None:
         organization_id = await services.names.organization_named(request.organization)

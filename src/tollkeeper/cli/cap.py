@@ -1,7 +1,7 @@
 """Implements `tollkeeper cap`, which limits the spending of an organization, a project or a key."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,9 @@ from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.views import CapUse
-from tollkeeper.services.use_cases import Services
+
+if TYPE_CHECKING:
+    from tollkeeper.bootstrap.services import Services
 
 app = noun_app("Set and show spending caps of organizations, projects and keys.")
 
@@ -39,7 +41,7 @@ KeyOption = Annotated[
 
 @service_command(app, "set", example="tollkeeper cap set Acme 5.00 --period day --key app")
 async def cap_set(
-    services: Services,
+    services: "Services",
     organization: OrganizationArgument,
     amount: AmountArgument,
     period: Annotated[
@@ -65,7 +67,7 @@ async def cap_set(
 
 @service_command(app, "clear", example="tollkeeper cap clear Acme --project Web")
 async def cap_clear(
-    services: Services,
+    services: "Services",
     organization: OrganizationArgument,
     project: ProjectOption = None,
     key: KeyOption = None,
@@ -92,7 +94,7 @@ async def cap_clear(
 
 
 @service_command(app, "show", example="tollkeeper cap show Acme")
-async def cap_show(services: Services, organization: OrganizationArgument) -> Listing:
+async def cap_show(services: "Services", organization: OrganizationArgument) -> Listing:
     """Show all caps in an organization, and how much is used.
 
     The list includes the caps of the organization's projects and keys."""
@@ -101,7 +103,7 @@ async def cap_show(services: Services, organization: OrganizationArgument) -> Li
 
 
 async def _listing(
-    services: Services, organization_id: OrganizationId, uses: list[CapUse]
+    services: "Services", organization_id: OrganizationId, uses: list[CapUse]
 ) -> Listing:
     return Listing(
         await _views(services, organization_id, uses),
@@ -111,7 +113,7 @@ async def _listing(
 
 
 async def _project_or_key(
-    services: Services, organization: OrganizationId, project: str | None, key: str | None
+    services: "Services", organization: OrganizationId, project: str | None, key: str | None
 ) -> tuple[ProjectId | None, KeyId | None]:
     """Returns the ids of the project and the key to which a cap applies. At most one of them is not None.
     Both are None for a cap of the organization itself."""
@@ -125,7 +127,7 @@ async def _project_or_key(
 
 
 async def _views(
-    services: Services, organization: OrganizationId, uses: Sequence[CapUse]
+    services: "Services", organization: OrganizationId, uses: Sequence[CapUse]
 ) -> list[dict[str, object]]:
     names = await services.names.names_of(
         object_id for use in uses for object_id in (use.project_id, use.key_id)

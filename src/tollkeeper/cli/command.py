@@ -28,10 +28,10 @@ from tollkeeper.cli.output import CommandOutput, Listing, one_line, show
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.runtime.late_log import silence_logs
 from tollkeeper.runtime.output import log_output
-from tollkeeper.services.use_cases import Services
 
 # Not imported at run time, because `--help` must be fast and does not need these modules.
 if TYPE_CHECKING:
+    from tollkeeper.bootstrap.services import Services
     from tollkeeper.hosting.worker_process import WorkerStarter
     from tollkeeper.settings import Settings, SettingsError
 
@@ -78,7 +78,7 @@ class Invocation:
 
 
 PlainCommand = Callable[Concatenate[Invocation, P], CommandOutput | None]
-ServiceCommand = Callable[Concatenate[Services, P], Awaitable[CommandOutput]]
+ServiceCommand = Callable[Concatenate["Services", P], Awaitable[CommandOutput]]
 
 
 def command_app() -> typer.Typer:
@@ -164,7 +164,7 @@ def service_command(
     return register
 
 
-def run_with_services(invocation: Invocation, use_case: Callable[[Services], Awaitable[T]]) -> T:
+def run_with_services(invocation: Invocation, use_case: Callable[["Services"], Awaitable[T]]) -> T:
     """Runs `use_case` with services that are connected to the database. `service_command` calls this
     function; commands that take an `Invocation` call it themselves."""
     import asyncio
@@ -178,7 +178,7 @@ def run_with_services(invocation: Invocation, use_case: Callable[[Services], Awa
 
 
 async def _with_services(
-    settings: "Settings", conninfo: str, use_case: Callable[[Services], Awaitable[T]]
+    settings: "Settings", conninfo: str, use_case: Callable[["Services"], Awaitable[T]]
 ) -> T:
     from tollkeeper.bootstrap import command_services
     from tollkeeper.domain.audit import Actor, ActorKind

@@ -2,7 +2,7 @@
 chart."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -31,8 +31,10 @@ from tollkeeper.domain.reports import (
 from tollkeeper.services.csv_text import csv_lines
 from tollkeeper.services.ledger.cost_columns import GROUPING_OF, cost_table, day_text
 from tollkeeper.services.ledger.costs import WHOLE_REPORT_DAYS_MAX
-from tollkeeper.services.use_cases import Services
 from tollkeeper.storage.rollups import JudgeUsage
+
+if TYPE_CHECKING:
+    from tollkeeper.bootstrap.services import Services
 
 app = command_app()
 
@@ -44,7 +46,7 @@ _BAR_WIDTH = 50
     app, "costs", example="tollkeeper costs Acme --since 2026-01-01 --group-by line_item"
 )
 async def costs(
-    services: Services,
+    services: "Services",
     organization: OrganizationArgument,
     since: Annotated[
         int | None,

@@ -13,9 +13,9 @@ from tollkeeper.cli.output import Listing, Record
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.payments import ADDING_KINDS, WITHDRAWING_KINDS, GrantKind, RecordedEvent
 from tollkeeper.domain.reports import TIME_MAX
-from tollkeeper.services.use_cases import Services
 
 if TYPE_CHECKING:
+    from tollkeeper.bootstrap.services import Services
     from tollkeeper.domain.views import Balance
 
 NoteOption = Annotated[str, typer.Option(help="Store this reason with the change of credit.")]
@@ -25,7 +25,7 @@ app = noun_app("Grant, withdraw and show an organization's credit.")
 
 @service_command(app, "grant", example="tollkeeper credit grant Acme 25.50 --note 'invoice 17'")
 async def credit_grant(
-    services: Services,
+    services: "Services",
     organization: OrganizationArgument,
     amount: AmountArgument,
     note: NoteOption = "",
@@ -48,7 +48,7 @@ app.registered_commands[-1].context_settings = {"ignore_unknown_options": True}
 
 @service_command(app, "withdraw", example="tollkeeper credit withdraw Acme 10 --kind refund")
 async def credit_withdraw(
-    services: Services,
+    services: "Services",
     organization: OrganizationArgument,
     amount: AmountArgument,
     note: NoteOption = "",
@@ -65,7 +65,7 @@ async def credit_withdraw(
 
 
 async def _grant_credit(
-    services: Services, organization: str, amount: int, note: str, kind: GrantKind | None
+    services: "Services", organization: str, amount: int, note: str, kind: GrantKind | None
 ) -> Record:
     grant = await services.accounts.credit_grant(
         await services.names.organization_named(organization), amount, note, kind
@@ -84,7 +84,7 @@ async def _grant_credit(
 
 @service_command(app, "list", example="tollkeeper credit list Acme")
 async def credit_list(
-    services: Services,
+    services: "Services",
     organization: OrganizationArgument,
     until: UntilOption = None,
     limit: LimitOption = 20,
@@ -111,7 +111,7 @@ async def credit_list(
 
 @service_command(app, "events", example="tollkeeper credit events --open")
 async def credit_events(
-    services: Services,
+    services: "Services",
     open_only: Annotated[
         bool, typer.Option("--open", help="List only events that need an operator.")
     ] = False,
@@ -136,7 +136,7 @@ def _event_view(event: RecordedEvent) -> dict[str, Any]:
 
 @service_command(app, "assign", example="tollkeeper credit assign pi_3Nabc Acme")
 async def credit_assign(
-    services: Services,
+    services: "Services",
     payment: Annotated[
         str,
         typer.Argument(
@@ -162,7 +162,7 @@ async def credit_assign(
 
 
 @service_command(app, "show", example="tollkeeper credit show Acme")
-async def credit_show(services: Services, organization: OrganizationArgument) -> Record:
+async def credit_show(services: "Services", organization: OrganizationArgument) -> Record:
     """Show an organization's balance.
 
     The command shows the granted credit and the parts into which it is divided: available, held for

@@ -12,6 +12,7 @@ import textwrap
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tollkeeper.bootstrap import check_settings, running_services
 from tollkeeper.cli.command import Invocation, command, command_app
@@ -25,9 +26,11 @@ from tollkeeper.hosting.logs import configure_logs
 from tollkeeper.hosting.supervisor import Supervisor, describe
 from tollkeeper.runtime.output import log_output, standard_output
 from tollkeeper.services.demonstration import DEMO_CREDIT_USD, Demonstration, DemoTenant
-from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 from tollkeeper.storage.migrations import migrate
+
+if TYPE_CHECKING:
+    from tollkeeper.bootstrap.services import Services
 
 app = command_app()
 # The example command on the welcome page names the organization by this number of first characters of
@@ -138,7 +141,7 @@ async def _demo_tenant(settings: Settings, conninfo: str) -> DemoTenant:
     return tenant
 
 
-async def _has_valid_keys(services: Services, tenant: DemoTenant) -> bool:
+async def _has_valid_keys(services: "Services", tenant: DemoTenant) -> bool:
     try:
         for key in (tenant.admin_key, tenant.project_key):
             await services.authentication.authenticate(key)

@@ -6,7 +6,7 @@ the cost of its call is unknown. To resolve a reservation means to settle it (ch
 release it (charge nothing).
 """
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import typer
@@ -41,7 +41,9 @@ from tollkeeper.domain.views import ReservationEntry
 from tollkeeper.services.ledger.bulk_resolution import BulkAction
 from tollkeeper.services.ledger.reconciliation import FarAboveHold
 from tollkeeper.services.ledger.verification import Difference
-from tollkeeper.services.use_cases import Services
+
+if TYPE_CHECKING:
+    from tollkeeper.bootstrap.services import Services
 
 app = noun_app("Verify the ledger, resolve unsettled calls, close months.")
 command(app, "months", example="tollkeeper ledger months")(ledger_months)
@@ -95,7 +97,7 @@ def ledger_verify(
 
 
 @service_command(app, "recover", example="tollkeeper ledger recover")
-async def ledger_recover(services: Services) -> Record:
+async def ledger_recover(services: "Services") -> Record:
     """Mark the holds of dead processes as unsettled.
 
     Holds of live processes are not changed."""
@@ -120,7 +122,7 @@ async def ledger_recover(services: Services) -> Record:
 
 
 @service_command(app, "unsettled", example="tollkeeper ledger unsettled")
-async def ledger_unsettled(services: Services) -> Listing:
+async def ledger_unsettled(services: "Services") -> Listing:
     """List unsettled reservations, oldest first.
 
     A reservation is unsettled if the cost of its call is unknown."""

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, BinaryIO, cast
+from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
 
 import typer
 
@@ -19,7 +19,9 @@ from tollkeeper.cli.output import Listing, Record, confirm
 from tollkeeper.domain.errors import NotFound, StateConflict
 from tollkeeper.domain.months import Month, month_of_text
 from tollkeeper.services.ledger.months import Export, LedgerMonth
-from tollkeeper.services.use_cases import Services
+
+if TYPE_CHECKING:
+    from tollkeeper.bootstrap.services import Services
 
 MonthArgument = Annotated[
     str, typer.Argument(metavar="MONTH", help="A month, such as 2026-09.", show_default=False)
@@ -76,7 +78,7 @@ def ledger_export(
     if not to.parent.is_dir():
         raise NotFound(f"There is no folder {to.parent}.")
 
-    async def run(services: Services) -> LedgerMonth:
+    async def run(services: "Services") -> LedgerMonth:
         with _whole_file(to) as file:
             exported: Export = await services.months.ledger_export(requested, file.write)
         return await services.months.ledger_exported(exported, to.name)

@@ -9,9 +9,9 @@ from tollkeeper.cli.amounts import limit_change
 from tollkeeper.cli.arguments import ProjectArgument
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.output import Record
-from tollkeeper.services.use_cases import Services
 
 if TYPE_CHECKING:
+    from tollkeeper.bootstrap.services import Services
     from tollkeeper.services.ledger.accounts import Limit, LimitsInForce
 
 app = noun_app("Set and show the request limits of a project.")
@@ -19,7 +19,7 @@ app = noun_app("Set and show the request limits of a project.")
 
 @service_command(app, "set", example="tollkeeper limit set Web --requests-per-minute 600")
 async def limit_set(
-    services: Services,
+    services: "Services",
     project: ProjectArgument,
     # Any, because Typer does not support `int | "default"`, the type that the parser returns.
     requests_per_minute: Annotated[
@@ -51,7 +51,7 @@ async def limit_set(
 
 
 @service_command(app, "show", example="tollkeeper limit show Web")
-async def limit_show(services: Services, project: ProjectArgument) -> Record:
+async def limit_show(services: "Services", project: ProjectArgument) -> Record:
     """Show a project's limits and whether they are defaults."""
     return _record(await services.accounts.limit_show(await services.names.project_named(project)))
 

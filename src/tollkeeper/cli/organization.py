@@ -2,7 +2,7 @@
 require a check, for example `kyc`: only organizations to which an operator granted the check can use
 these models."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,7 +10,9 @@ from tollkeeper.cli.arguments import NameArgument, OrganizationArgument
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.output import Listing, Record
 from tollkeeper.domain.organization import Organization
-from tollkeeper.services.use_cases import Services
+
+if TYPE_CHECKING:
+    from tollkeeper.bootstrap.services import Services
 
 app = noun_app("Manage organizations, the tenants that pay for calls.")
 
@@ -25,13 +27,13 @@ Check = Annotated[
 
 
 @service_command(app, "create", example="tollkeeper organization create Acme")
-async def organization_create(services: Services, name: NameArgument) -> Record:
+async def organization_create(services: "Services", name: NameArgument) -> Record:
     """Create an organization."""
     return _record(await services.organizations.organization_create(name))
 
 
 @service_command(app, "list", example="tollkeeper organization list")
-async def organization_list(services: Services) -> Listing:
+async def organization_list(services: "Services") -> Listing:
     """List all organizations, oldest first."""
     organizations = await services.organizations.organization_list()
     return Listing(
@@ -43,7 +45,7 @@ async def organization_list(services: Services) -> Listing:
 
 
 @service_command(app, "show", example="tollkeeper organization show Acme")
-async def organization_show(services: Services, organization: OrganizationArgument) -> Record:
+async def organization_show(services: "Services", organization: OrganizationArgument) -> Record:
     """Show one organization."""
     return _record(
         await services.organizations.organization_show(
@@ -54,7 +56,7 @@ async def organization_show(services: Services, organization: OrganizationArgume
 
 @service_command(app, "rename", example="tollkeeper organization rename Acme 'Acme Ltd'")
 async def organization_rename(
-    services: Services, organization: OrganizationArgument, name: NameArgument
+    services: "Services", organization: OrganizationArgument, name: NameArgument
 ) -> Record:
     """Rename an organization."""
     organization_id = await services.names.organization_named(organization)
@@ -62,7 +64,7 @@ async def organization_rename(
 
 
 @service_command(app, "archive", example="tollkeeper organization archive Acme")
-async def organization_archive(services: Services, organization: OrganizationArgument) -> Record:
+async def organization_archive(services: "Services", organization: OrganizationArgument) -> Record:
     """Archive an organization and all its projects.
 
     Its project keys stop working, and its records stay. This cannot be undone."""
@@ -72,7 +74,7 @@ async def organization_archive(services: Services, organization: OrganizationArg
 
 @service_command(app, "grant-check", example="tollkeeper organization grant-check Acme kyc")
 async def organization_grant_check(
-    services: Services, organization: OrganizationArgument, check: Check
+    services: "Services", organization: OrganizationArgument, check: Check
 ) -> Record:
     """Let an organization use models that require a check."""
     organization_id = await services.names.organization_named(organization)
@@ -81,7 +83,7 @@ async def organization_grant_check(
 
 @service_command(app, "revoke-check", example="tollkeeper organization revoke-check Acme kyc")
 async def organization_revoke_check(
-    services: Services, organization: OrganizationArgument, check: Check
+    services: "Services", organization: OrganizationArgument, check: Check
 ) -> Record:
     """Remove a check from an organization.
 

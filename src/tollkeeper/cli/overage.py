@@ -16,9 +16,9 @@ from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.output import Listing, Record
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.services.use_cases import Services
 
 if TYPE_CHECKING:
+    from tollkeeper.bootstrap.services import Services
     from tollkeeper.services.ledger.accounts import OverageUse
 
 app = noun_app("Limit how far an organization's balance may fall below 0.")
@@ -32,7 +32,7 @@ def _bound(text: str) -> int | str:
 
 @service_command(app, "set", example="tollkeeper overage set Acme 5")
 async def overage_set(
-    services: Services,
+    services: "Services",
     organization: OrganizationArgument,
     # Any, because Typer does not support `int | "default"`, the type that the parser returns.
     bound: Annotated[
@@ -57,7 +57,7 @@ async def overage_set(
 
 
 @service_command(app, "clear", example="tollkeeper overage clear Acme")
-async def overage_clear(services: Services, organization: OrganizationArgument) -> Record:
+async def overage_clear(services: "Services", organization: OrganizationArgument) -> Record:
     """Let a stopped organization make calls again.
 
     The organization's balance must be within the bound."""
@@ -66,7 +66,7 @@ async def overage_clear(services: Services, organization: OrganizationArgument) 
 
 
 @service_command(app, "show", example="tollkeeper overage show Acme")
-async def overage_show(services: Services, organization: OrganizationArgument) -> Record:
+async def overage_show(services: "Services", organization: OrganizationArgument) -> Record:
     """Show an organization's balance, overage and bound.
 
     The output also says whether the organization's calls are stopped."""
@@ -75,7 +75,7 @@ async def overage_show(services: Services, organization: OrganizationArgument) -
 
 
 @service_command(app, "models", example="tollkeeper overage models")
-async def overage_models(services: Services) -> Listing:
+async def overage_models(services: "Services") -> Listing:
     """List the models whose calls may cost more than their holds.
 
     Some models are declared to search or to add context on their own. Others have lately exceeded
@@ -105,7 +105,7 @@ async def overage_models(services: Services) -> Listing:
 
 @service_command(app, "forget", example="tollkeeper overage forget example/chat-small")
 async def overage_forget(
-    services: Services,
+    services: "Services",
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's id.")],
     backend: Annotated[
         str | None,

@@ -7,7 +7,7 @@ computes from the score, reaches the policy's threshold.
 """
 
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from uuid import UUID, uuid4
 
 import msgspec
@@ -16,7 +16,7 @@ from msgspec import UNSET
 
 from tollkeeper.api.organization.policies import policy_view
 from tollkeeper.api.wire import organization as wire
-from tollkeeper.bootstrap.administration import judge_format
+from tollkeeper.bootstrap.services import judge_format
 from tollkeeper.cli.amounts import share_of, threshold_of
 from tollkeeper.cli.arguments import NameArgument, OrganizationArgument
 from tollkeeper.cli.command import (
@@ -43,7 +43,9 @@ from tollkeeper.services.policies.labelled_texts import read_texts
 from tollkeeper.services.policies.policies import OPERATION_CREATE
 from tollkeeper.services.policies.trial import Trial, TrialText
 from tollkeeper.services.tenants.idempotency import IdempotentRequest
-from tollkeeper.services.use_cases import Services
+
+if TYPE_CHECKING:
+    from tollkeeper.bootstrap.services import Services
 
 app = noun_app("Manage policies, which judge requests and answers.")
 
@@ -162,7 +164,7 @@ _RULE_FIELDS = tuple(field for field in Rule.__slots__ if field != "project_ids"
     app, "create", example="tollkeeper policy create Acme Polite --rule 'Is the text rude?'"
 )
 async def policy_create(
-    services: Services,
+    services: "Services",
     organization: OrganizationArgument,
     name: NameArgument,
     rule: Annotated[
@@ -207,7 +209,7 @@ async def policy_create(
     app, "edit", example="tollkeeper policy edit 'No secrets' --revision 1 --mode enforcing"
 )
 async def policy_edit(
-    services: Services,
+    services: "Services",
     policy: PolicyArgument,
     revision: Revision,
     name: Annotated[
@@ -257,7 +259,7 @@ async def policy_edit(
 
 
 async def _request_body(
-    services: Services,
+    services: "Services",
     organization_id: OrganizationId,
     fields: dict[str, Any],
     projects: list[str] | None,
@@ -280,7 +282,7 @@ async def _request_body(
 
 
 @service_command(app, "list", example="tollkeeper policy list Acme")
-async def policy_list(services: Services, organization: OrganizationArgument) -> Listing:
+async def policy_list(services: "Services", organization: OrganizationArgument) -> Listing:
     """List an organization's policies, oldest first."""
     policies = await services.policies.policy_list(
         await services.names.organization_named(organization)
@@ -293,13 +295,15 @@ async def policy_list(services: Services, organization: OrganizationArgument) ->
 
 
 @service_command(app, "show", example="tollkeeper policy show 'No secrets'")
-async def policy_show(services: Services, policy: PolicyArgument) -> Record:
+async def policy_show(services: "Services", policy: PolicyArgument) -> Record:
     """Show one policy: its draft and its published version."""
     return _record(services, await _find_policy(services, policy))
 
 
 @service_command(app, "publish", example="tollkeeper policy publish 'No secrets' --revision 1")
-async def policy_publish(services: Services, policy: PolicyArgument, revision: Revision) -> Record:
+async def policy_publish(
+    services: "Services", policy: PolicyArgument, revision: Revision
+) -> Record:
     """Publish a policy's draft as its next version."""
     policy_id = await services.names.policy_named(policy)
     organization_id = await services.policies.policy_organization(policy_id)
@@ -308,7 +312,7 @@ async def policy_publish(services: Services, policy: PolicyArgument, revision: R
 
 
 @service_command(app, "pause", example="tollkeeper policy pause 'No secrets' --revision 2")
-async def policy_pause(services: Services, policy: PolicyArgument, revision: Revision) -> Record:
+async def policy_pause(services: "Services", policy: PolicyArgument, revision: Revision) -> Record:
     """Stop applying a published policy until it is resumed."""
     policy_id = await services.names.policy_named(policy)
     organization_id = await services.policies.policy_organization(policy_id)
@@ -317,7 +321,7 @@ async def policy_pause(services: Services, policy: PolicyArgument, revision: Rev
 
 
 @service_command(app, "resume", example="tollkeeper policy resume 'No secrets' --revision 3")
-async def policy_resume(services: Services, policy: PolicyArgument, revision: Revision) -> Record:
+async def policy_resume(services: "Services", policy: PolicyArgument, revision: Revision) -> Record:
     """Apply the published version of a paused policy again."""
     policy_id = await services.names.policy_named(policy)
     organization_id = await services.policies.policy_organization(policy_id)
@@ -414,7 +418,7 @@ def _save_calibration(
 
 
 @service_command(app, "calibrations", example="tollkeeper policy calibrations 'No secrets'")
-async def calibration_list(services: Services, policy: PolicyArgument) -> Listing:
+async def calibration_list(services: "Services", policy: PolicyArgument) -> Listing:
     """List a policy's calibrations, newest first.
 
     A calibration converts the judge's scores to probabilities."""
@@ -446,7 +450,7 @@ async def calibration_list(services: Services, policy: PolicyArgument) -> Listin
 
 @service_command(app, "calibrate", example="tollkeeper policy calibrate 'No secrets' 2")
 async def calibration_activate(
-    services: Services,
+    services: "Services",
     policy: PolicyArgument,
     number: Annotated[
         int,
@@ -469,16 +473,16 @@ async def calibration_activate(
     )
 
 
-async def _find_policy(services: Services, policy: str) -> Policy:
+async def _find_policy(services: "Services", policy: str) -> Policy:
     policy_id = await services.names.policy_named(policy)
     organization_id = await services.policies.policy_organization(policy_id)
     return await services.policies.policy_show(organization_id, policy_id)
 
 
-def _record(services: Services, policy: Policy) -> Record:
+def _record(services: "Services", policy: Policy) -> Record:
     return Record(_view(services, policy))
 
 
-def _view(services: Services, policy: Policy) -> dict[str, Any]:
+def _view(services: "Services", policy: Policy) -> dict[str, Any]:
     shown: dict[str, Any] = msgspec.to_builtins(policy_view(policy, services.default_threshold))
     return shown

@@ -1,6 +1,7 @@
 """Implements `tollkeeper project`, which manages the projects of an organization."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tollkeeper.cli.allowed_models import allow_models
 from tollkeeper.cli.arguments import (
@@ -13,14 +14,16 @@ from tollkeeper.cli.arguments import (
 from tollkeeper.cli.command import Invocation, command, noun_app, service_command
 from tollkeeper.cli.output import Listing, Record
 from tollkeeper.domain.organization import Project
-from tollkeeper.services.use_cases import Services
+
+if TYPE_CHECKING:
+    from tollkeeper.bootstrap.services import Services
 
 app = noun_app("Manage the projects of an organization.")
 
 
 @service_command(app, "create", example="tollkeeper project create Acme Web")
 async def project_create(
-    services: Services, organization: OrganizationArgument, name: NameArgument
+    services: "Services", organization: OrganizationArgument, name: NameArgument
 ) -> Record:
     """Create a project in an organization."""
     return _record(
@@ -31,7 +34,7 @@ async def project_create(
 
 
 @service_command(app, "list", example="tollkeeper project list Acme")
-async def project_list(services: Services, organization: OrganizationArgument) -> Listing:
+async def project_list(services: "Services", organization: OrganizationArgument) -> Listing:
     """List an organization's projects, oldest first.
 
     The list includes archived projects."""
@@ -48,7 +51,7 @@ async def project_list(services: Services, organization: OrganizationArgument) -
 
 
 @service_command(app, "show", example="tollkeeper project show Web")
-async def project_show(services: Services, project: ProjectArgument) -> Record:
+async def project_show(services: "Services", project: ProjectArgument) -> Record:
     """Show one project."""
     return _record(
         await services.projects.project_show(await services.names.project_named(project))
@@ -57,7 +60,7 @@ async def project_show(services: Services, project: ProjectArgument) -> Record:
 
 @service_command(app, "rename", example="tollkeeper project rename Web Website")
 async def project_rename(
-    services: Services, project: ProjectArgument, name: NameArgument
+    services: "Services", project: ProjectArgument, name: NameArgument
 ) -> Record:
     """Rename a project."""
     project_id = await services.names.project_named(project)
@@ -73,7 +76,7 @@ def project_allow_models(
 ) -> Record:
     """Set the models that a project may use."""
 
-    async def allow(services: Services, entries: Sequence[str]) -> dict[str, object]:
+    async def allow(services: "Services", entries: Sequence[str]) -> dict[str, object]:
         project_id = await services.names.project_named(project)
         return project_view(await services.projects.project_allow_models(project_id, entries))
 
@@ -81,7 +84,7 @@ def project_allow_models(
 
 
 @service_command(app, "archive", example="tollkeeper project archive Web")
-async def project_archive(services: Services, project: ProjectArgument) -> Record:
+async def project_archive(services: "Services", project: ProjectArgument) -> Record:
     """Archive a project.
 
     Its keys stop working, and its records stay."""

@@ -1,7 +1,7 @@
 """Implements `tollkeeper project-key`, which manages the API keys of a project."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -23,7 +23,9 @@ from tollkeeper.cli.command import Invocation, command, noun_app, service_comman
 from tollkeeper.cli.output import SHOWN_ONCE, Listing, Record
 from tollkeeper.domain.access import PROJECT_KEY_PERMISSIONS
 from tollkeeper.domain.organization import ProjectKey
-from tollkeeper.services.use_cases import Services
+
+if TYPE_CHECKING:
+    from tollkeeper.bootstrap.services import Services
 
 app = noun_app("Manage the API keys of a project.")
 
@@ -32,7 +34,7 @@ _GRACE_DEFAULT = "24h"
 
 @service_command(app, "create", example="tollkeeper project-key create Web app --expires-in 86400")
 async def project_key_create(
-    services: Services,
+    services: "Services",
     project: ProjectArgument,
     name: NameArgument,
     permission: Annotated[
@@ -58,7 +60,7 @@ async def project_key_create(
 
 
 @service_command(app, "list", example="tollkeeper project-key list Web")
-async def project_key_list(services: Services, project: ProjectArgument) -> Listing:
+async def project_key_list(services: "Services", project: ProjectArgument) -> Listing:
     """List a project's keys, oldest first.
 
     The list includes revoked keys."""
@@ -75,7 +77,7 @@ async def project_key_list(services: Services, project: ProjectArgument) -> List
 
 
 @service_command(app, "rename", example="tollkeeper project-key rename app website")
-async def project_key_rename(services: Services, key: KeyArgument, name: NameArgument) -> Record:
+async def project_key_rename(services: "Services", key: KeyArgument, name: NameArgument) -> Record:
     """Rename a project key."""
     renamed = await services.project_keys.project_key_rename(
         await services.names.project_key_named(key), name
@@ -84,7 +86,7 @@ async def project_key_rename(services: Services, key: KeyArgument, name: NameArg
 
 
 @service_command(app, "revoke", example="tollkeeper project-key revoke app")
-async def project_key_revoke(services: Services, key: KeyArgument) -> Record:
+async def project_key_revoke(services: "Services", key: KeyArgument) -> Record:
     """Revoke a project key. This cannot be undone."""
     revoked = await services.project_keys.project_key_revoke(
         await services.names.project_key_named(key)
@@ -93,7 +95,7 @@ async def project_key_revoke(services: Services, key: KeyArgument) -> Record:
 
 
 @service_command(app, "suspend", example="tollkeeper project-key suspend app")
-async def project_key_suspend(services: Services, key: KeyArgument) -> Record:
+async def project_key_suspend(services: "Services", key: KeyArgument) -> Record:
     """Block a project key until it is unsuspended."""
     suspended = await services.project_keys.project_key_suspend(
         await services.names.project_key_named(key)
@@ -102,7 +104,7 @@ async def project_key_suspend(services: Services, key: KeyArgument) -> Record:
 
 
 @service_command(app, "unsuspend", example="tollkeeper project-key unsuspend app")
-async def project_key_unsuspend(services: Services, key: KeyArgument) -> Record:
+async def project_key_unsuspend(services: "Services", key: KeyArgument) -> Record:
     """Let a suspended project key work again."""
     usable = await services.project_keys.project_key_unsuspend(
         await services.names.project_key_named(key)
@@ -119,7 +121,7 @@ def project_key_allow_models(
 ) -> Record:
     """Set the models that a project key may use."""
 
-    async def allow(services: Services, entries: Sequence[str]) -> dict[str, Any]:
+    async def allow(services: "Services", entries: Sequence[str]) -> dict[str, Any]:
         key_id = await services.names.project_key_named(key)
         changed = await services.project_keys.project_key_allow_models(key_id, entries)
         return _view(services, changed)
@@ -129,7 +131,7 @@ def project_key_allow_models(
 
 @service_command(app, "rotate", example="tollkeeper project-key rotate app --grace 24h")
 async def project_key_rotate(
-    services: Services,
+    services: "Services",
     key: KeyArgument,
     grace: Annotated[
         int,
@@ -152,7 +154,7 @@ async def project_key_rotate(
     )
 
 
-def _view(services: Services, key: ProjectKey, value: str | None = None) -> dict[str, Any]:
+def _view(services: "Services", key: ProjectKey, value: str | None = None) -> dict[str, Any]:
     shown: dict[str, Any] = msgspec.to_builtins(project_key_view(key, services.clock(), value))
     return shown | {
         "models": key.models,

@@ -4,7 +4,7 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 import typer
 from rich.console import RenderableType
@@ -12,7 +12,9 @@ from rich.console import RenderableType
 from tollkeeper.cli.command import Invocation, command, run_with_services
 from tollkeeper.cli.output import Record, console, show
 from tollkeeper.domain.errors import StateConflict
-from tollkeeper.services.use_cases import Services
+
+if TYPE_CHECKING:
+    from tollkeeper.bootstrap.services import Services
 
 P = ParamSpec("P")
 
@@ -29,7 +31,7 @@ class Report:
     text: str = ""
 
 
-ReportCommand = Callable[Concatenate[Services, P], Awaitable[Report]]
+ReportCommand = Callable[Concatenate["Services", P], Awaitable[Report]]
 
 
 def report_command(

@@ -1,6 +1,6 @@
 """Implements `tollkeeper statement`, which shows an organization's statement for one month."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -15,14 +15,16 @@ from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.months import month_of_text
 from tollkeeper.domain.statements import Charge, Statement, statement_rows
 from tollkeeper.services.csv_text import csv_lines
-from tollkeeper.services.use_cases import Services
+
+if TYPE_CHECKING:
+    from tollkeeper.bootstrap.services import Services
 
 app = command_app()
 
 
 @report_command(app, "statement", example="tollkeeper statement Acme --month 2026-10 --csv")
 async def statement(
-    services: Services,
+    services: "Services",
     organization: OrganizationArgument,
     month: Annotated[
         str | None,

@@ -13,9 +13,11 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from tollkeeper.console.context import console_of, session_of
+from tollkeeper.bootstrap.services import Services
+from tollkeeper.console.context import console_of, services_of, session_of, whole_console
 from tollkeeper.console.forms import Form, Refused, read_form
 from tollkeeper.console.notices import notice_signature
+from tollkeeper.console.own_services import AnyServices
 from tollkeeper.console.rendering import render
 from tollkeeper.domain.audit import Actor, ActorKind
 from tollkeeper.domain.errors import (
@@ -28,7 +30,6 @@ from tollkeeper.domain.errors import (
     Unavailable,
 )
 from tollkeeper.services.audit import acting_as
-from tollkeeper.services.use_cases import Services
 
 T = TypeVar("T")
 _STATUS: tuple[tuple[type[TollkeeperError], int], ...] = (
@@ -80,6 +81,14 @@ class Action(Generic[T]):
     ask: Callable[[Services, T, Form], Awaitable[Question | None]] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class OwnAction(Action[T]):
+    """Is an action that an organization's users may use, too."""
+
+    work: Callable[[AnyServices, T, Form], Awaitable[Any]]
+    ask: Callable[[AnyServices, T, Form], Awaitable[Question | None]] | None = None
+
+
 async def checked_form(request: Request) -> Form:
     """Reads the form and records it as sent. Raises PermissionDenied if the form does not come from
     a page of this session, and StateConflict if it was sent before."""
@@ -89,7 +98,7 @@ async def checked_form(request: Request) -> Form:
 
 
 async def _form_of_session(request: Request) -> Form:
-    sessions, session = console_of(request).sessions, session_of(request)
+    sessions, session = whole_console(request).sessions, session_of(request)
     # A body without the token isn't even decoded.
     if sessions.form_token(session).encode() not in await request.body():
         raise PermissionDenied(_FOREIGN)
@@ -100,7 +109,7 @@ async def _form_of_session(request: Request) -> Form:
 
 
 def _require_not_sent_before(request: Request, form: Form) -> None:
-    if console_of(request).sessions.was_sent_before(form.text("once", default="")):
+    if whole_console(request).sessions.was_sent_before(form.text("once", default="")):
         raise StateConflict("This form was sent before; nothing was changed a second time.")
 
 
@@ -113,13 +122,21 @@ async def act(
     if action is None:
         raise NotFound("There is no such page.")
 
-    services = console_of(request).services
-
     async def ask(form: Form) -> Question | None:
-        return None if action.ask is None else await action.ask(services, subject, form)
+        if isinstance(action, OwnAction):
+            own_ask, services = action.ask, services_of(request)
+            return None if own_ask is None else await own_ask(services, subject, form)
+        return (
+            None
+            if action.ask is None
+            else await action.ask(console_of(request).services, subject, form)
+        )
 
     async def handle(form: Form) -> Response:
-        result = await action.work(services, subject, form)
+        if isinstance(action, OwnAction):
+            result = await action.work(services_of(request), subject, form)
+        else:
+            result = await action.work(console_of(request).services, subject, form)
         if isinstance(action.notice, str):
             return done(request, address, action.notice)
         return done(request, address, *action.notice(result))
@@ -184,6 +201,6 @@ def done(request: Request, address: str, notice: str, amount: int | None = None)
     The next page shows the notice with this key and the amount (in picousd)."""
     query: dict[str, object] = {"notice": notice}
     if amount is not None:
-        secret = console_of(request).sessions.form_token(session_of(request))
+        secret = whole_console(request).sessions.form_token(session_of(request))
         query |= {"amount": amount, "signature": notice_signature(secret, notice, str(amount))}
     return RedirectResponse(f"{address}{'&' if '?' in address else '?'}{urlencode(query)}", 303)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from tollkeeper.console.context import console_of
+from tollkeeper.console.context import services_of
 from tollkeeper.console.forms import optional, organization_id
 from tollkeeper.domain.organization import Organization
 
@@ -21,7 +21,7 @@ class ChosenOrganization:
 async def chosen_organization(request: Request) -> ChosenOrganization:
     """Returns the organization that the URL names. If the URL names none, returns the first
     organization."""
-    organizations = console_of(request).services.organizations
+    organizations = services_of(request).organizations
     every = tuple(await organizations.organization_list())
     named = optional(request.query_params, "organization")
     if named is not None:

@@ -3,17 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
+from tollkeeper.bootstrap.services import Services
 from tollkeeper.console.identity_provider import IdentityProvider
-from tollkeeper.console.own_services import own_services
+from tollkeeper.console.own_services import AnyServices, OwnServices
 from tollkeeper.console.sessions import Session, Sessions, WrongAttempts
-from tollkeeper.domain.errors import DeadlineExceeded, Unavailable
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.errors import DeadlineExceeded, PermissionDenied, Unavailable
 from tollkeeper.domain.views import StandingAlert
-from tollkeeper.services.policies.judge import Judge
-from tollkeeper.services.use_cases import Services
+from tollkeeper.services.policies.judge import Judge, JudgeMeter
 from tollkeeper.services.vault import Vault
 from tollkeeper.settings import Settings
 from tollkeeper.settings.origins import SettingOrigin
@@ -62,7 +63,7 @@ class MachineChecks:
 # Gets the body of a payment event and its signature. Returns the `livemode` of the secret that has
 # signed it, or None if the signature is not valid.
 SignatureCheck = Callable[[bytes, str], bool | None]
-OpenJudge = Callable[[], AbstractAsyncContextManager[Judge]]
+OpenJudge = Callable[[JudgeMeter], AbstractAsyncContextManager[Judge]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,7 @@ class Console:
     # Returns the results of the last probe of all replicas, which are cached (see `ReplicaWatch`).
     last_probe: Probe
     machine: MachineChecks
-    # Opens the judge (the model that answers policy questions) for trials; None if no judge is
-    # configured.
+    # Opens the judge for trials; None if no judge is configured.
     open_judge: OpenJudge | None
     # Whether cookies are sent over HTTPS only.
     secure: bool
@@ -132,21 +132,30 @@ class Console:
 
 
 def whole_console(request: Request) -> Console:
-    """Returns the console with the services of all organizations, for every user."""
+    """Returns the console for every user, with the services of all organizations. Pages that an
+    organization's users may see get their services from `services_of`."""
     console = request.app.state.console
     assert isinstance(console, Console)
     return console
 
 
 def console_of(request: Request) -> Console:
-    """Returns the console. If the user belongs to an organization, the console's services are
-    restricted to that organization."""
-    console = whole_console(request)
+    """Returns the console for a page that only operators may see. Raises PermissionDenied if the user
+    belongs to an organization."""
+    if _organization_of(request) is not None:
+        raise PermissionDenied("Users of an organization may not do this.")
+    return whole_console(request)
+
+
+def services_of(request: Request) -> AnyServices:
+    """Returns the services for a page that an organization's users may see, too."""
+    services, own_id = whole_console(request).services, _organization_of(request)
+    return services if own_id is None else OwnServices(services, own_id)
+
+
+def _organization_of(request: Request) -> OrganizationId | None:
     session = request.scope["session"]
-    if session is None or session.person.organization_id is None:
-        return console
-    restricted = own_services(console.services, session.person.organization_id)
-    return replace(console, services=restricted)
+    return None if session is None else session.person.organization_id
 
 
 def session_of(request: Request) -> Session:

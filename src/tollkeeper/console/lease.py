@@ -24,14 +24,13 @@ async def held_lease(database: Database) -> AsyncIterator[None]:
     """Renews the lease by heartbeats during the context, and removes the lease at the end. If the
     database schema becomes too new for this version of the code, sends SIGTERM to this process. The
     signal stops the server and so ends the context, which then raises StateConflict."""
-    lease = Lease(database, uuid4(), kind=KIND)
     outdated: list[str] = []
 
     def end(reason: str) -> None:
         outdated.append(reason)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    lease.on_outdated = end
+    lease = Lease(database, uuid4(), kind=KIND, on_outdated=end)
     task = asyncio.create_task(_send_heartbeats(lease))
     try:
         yield

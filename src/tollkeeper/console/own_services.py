@@ -4,139 +4,210 @@ cases that this module lists, and only for objects of their own organization.
 So a page that forgets to filter by organization gets an error instead of another tenant's data.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
 
-from tollkeeper.domain.access import OrganizationId
+from tollkeeper.bootstrap.services import Services
+from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.errors import NotFound, PermissionDenied
-from tollkeeper.services.use_cases import Services
+from tollkeeper.domain.organization import Organization, ProjectKey
+from tollkeeper.domain.policy import Policy, Rule
+from tollkeeper.services.tenants.idempotency import IdempotentRequest
 
-Arguments = tuple[Any, ...]
-# Tells whether the arguments of a use case refer to an object of the organization.
-Check = Callable[[Services, OrganizationId, Arguments], Awaitable[bool]]
-
-
-async def _is_own_organization(_: Services, own_id: OrganizationId, arguments: Arguments) -> bool:
-    return bool(arguments[0] == own_id)
-
-
-async def _is_own_project(services: Services, own_id: OrganizationId, arguments: Arguments) -> bool:
-    return (await services.projects.project_show(arguments[0])).organization_id == own_id
+P = ParamSpec("P")
+Id = TypeVar("Id")
+T = TypeVar("T")
+UseCase: TypeAlias = Callable[Concatenate[Id, P], Awaitable[T]]
 
 
-async def _is_own_policy(services: Services, own_id: OrganizationId, arguments: Arguments) -> bool:
-    return await services.policies.policy_organization(arguments[0]) == own_id
+class _Own:
+    """Restricts use cases by their first argument, which is an id of the organization or of one of its
+    objects."""
 
-
-async def _is_own_idempotent_request(
-    _: Services, own_id: OrganizationId, arguments: Arguments
-) -> bool:
-    """Checks a use case whose last argument is an `IdempotentRequest`."""
-    return bool(arguments[-1].organization_id == own_id)
-
-
-async def _creates_default_key(
-    services: Services, own_id: OrganizationId, arguments: Arguments
-) -> bool:
-    """Tells whether the new key's project belongs to the organization. Raises PermissionDenied if
-    permissions or an expiry are chosen: the API for organizations gives every new key the default
-    permissions and no expiry, so an organization's users may not choose them in the console
-    either."""
-    _project_id, _name, permissions, expires_in_s = arguments
-    if permissions is not None:
-        raise PermissionDenied(
-            "Only operators may choose the permissions of a key.", param="permission"
-        )
-    if expires_in_s is not None:
-        raise PermissionDenied(
-            "Only operators may choose when a key expires.", param="expires_in_days"
-        )
-    return await _is_own_project(services, own_id, arguments)
-
-
-# The allowed use cases, each with the check of its arguments: all use cases that the API for
-# organizations allows, and all use cases that the pages for them read.
-_USE_CASES: dict[str, Check] = {
-    "organizations.organization_show": _is_own_organization,
-    "projects.project_list": _is_own_organization,
-    "projects.project_show": _is_own_project,
-    "projects.project_archive": _is_own_organization,
-    "project_keys.project_key_list": _is_own_project,
-    "project_keys.project_key_list_of_organization": _is_own_organization,
-    "project_keys.project_key_create_by_operator": _creates_default_key,
-    "admin_keys.admin_key_list": _is_own_organization,
-    "admin_keys.admin_key_revoke": _is_own_organization,
-    "policies.policy_list": _is_own_organization,
-    "policies.policy_organization": _is_own_policy,
-    "policies.policy_show": _is_own_organization,
-    "policies.policy_versions": _is_own_organization,
-    "policies.policy_create": _is_own_idempotent_request,
-    "policies.policy_edit": _is_own_organization,
-    "policies.policy_pause": _is_own_organization,
-    "policies.effective_policy_list": _is_own_organization,
-    "policy_statistics.policy_counts": _is_own_organization,
-    "policy_statistics.policy_report": _is_own_organization,
-    "policy_statistics.policy_drift": _is_own_organization,
-    "costs.whole_cost_report": _is_own_organization,
-    "traffic.cache_savings": _is_own_organization,
-    "ledger_overview.costs_by_hour": _is_own_organization,
-    "accounts.credit_show": _is_own_organization,
-    "accounts.credit_list": _is_own_organization,
-    "accounts.overage_show": _is_own_organization,
-    "accounts.limit_show": _is_own_project,
-    "caps.cap_show": _is_own_organization,
-    "calibrations.calibration_list": _is_own_organization,
-    "statements.statement_show": _is_own_organization,
-}
-# Attributes of `Services` without any tenant's data.
-_SHARED = frozenset({"clock", "catalog", "default_threshold"})
-
-
-class _OwnService:
-    """Restricts one attribute of `Services`, such as `projects`."""
-
-    def __init__(self, services: Services, own_id: OrganizationId, service_name: str) -> None:
+    def __init__(self, services: Services, organization_id: OrganizationId) -> None:
         self._services = services
-        self._own_id = own_id
-        self._service_name = service_name
+        self.id = organization_id
 
-    def __getattr__(self, name: str) -> Any:
-        if (self._service_name, name) == ("organizations", "organization_list"):
-            return self._organization_list
-        check = _USE_CASES.get(f"{self._service_name}.{name}")
-        if check is None:
-            raise PermissionDenied("Users of an organization may not do this.")
-        use_case = getattr(getattr(self._services, self._service_name), name)
+    def organization(
+        self, use_case: UseCase[OrganizationId, P, T]
+    ) -> UseCase[OrganizationId, P, T]:
+        return self._checked(use_case, self._owner_itself)
 
-        async def checked(*arguments: Any, **options: Any) -> Any:
-            # The checks read only positional arguments, so an id must not be a keyword argument.
-            assert arguments, "the id of the object is a positional argument"
+    def project(self, use_case: UseCase[ProjectId, P, T]) -> UseCase[ProjectId, P, T]:
+        return self._checked(use_case, self._owner_of_project)
+
+    def policy(self, use_case: UseCase[str, P, T]) -> UseCase[str, P, T]:
+        return self._checked(use_case, self._services.policies.policy_organization)
+
+    def _checked(
+        self, use_case: UseCase[Id, P, T], owner: Callable[[Id], Awaitable[OrganizationId]]
+    ) -> UseCase[Id, P, T]:
+        async def checked(identity: Id, /, *arguments: P.args, **options: P.kwargs) -> T:
             try:
-                is_own = await check(self._services, self._own_id, arguments)
+                is_own = await owner(identity) == self.id
             except NotFound:
                 is_own = False
             if not is_own:
                 # The error is the same for a missing id and for another organization's id. So the
                 # user cannot find out which ids exist.
-                raise NotFound(f"There is no {arguments[0]}.")
-            return await use_case(*arguments, **options)
+                raise NotFound(f"There is no {identity}.")
+            return await use_case(identity, *arguments, **options)
 
         return checked
 
-    async def _organization_list(self) -> list[Any]:
-        return [await self._services.organizations.organization_show(self._own_id)]
+    @staticmethod
+    async def _owner_itself(organization_id: OrganizationId) -> OrganizationId:
+        return organization_id
+
+    async def _owner_of_project(self, project_id: ProjectId) -> OrganizationId:
+        return (await self._services.projects.project_show(project_id)).organization_id
 
 
-class _OwnServices:
-    def __init__(self, services: Services, own_id: OrganizationId) -> None:
-        self._services = services
-        self._own_id = own_id
+class OwnServices:
+    """Has the use cases that the API for organizations allows, and those that the pages for an
+    organization's users read."""
 
-    def __getattr__(self, service_name: str) -> Any:
-        if service_name in _SHARED:
-            return getattr(self._services, service_name)
-        return _OwnService(self._services, self._own_id, service_name)
+    def __init__(self, services: Services, organization_id: OrganizationId) -> None:
+        own = _Own(services, organization_id)
+        # These contain no tenant's data.
+        self.clock = services.clock
+        self.catalog = services.catalog
+        self.default_threshold = services.default_threshold
+        self.organizations = _Organizations(services, own)
+        self.projects = _Projects(services, own)
+        self.project_keys = _ProjectKeys(services, own)
+        self.admin_keys = _AdminKeys(services, own)
+        self.policies = _Policies(services, own)
+        self.policy_statistics = _PolicyStatistics(services, own)
+        self.calibrations = _Calibrations(services, own)
+        self.costs = _Costs(services, own)
+        self.traffic = _Traffic(services, own)
+        self.ledger_overview = _LedgerOverview(services, own)
+        self.accounts = _Accounts(services, own)
+        self.caps = _Caps(services, own)
+        self.statements = _Statements(services, own)
 
 
-def own_services(services: Services, organization_id: OrganizationId) -> Services:
-    return cast("Services", _OwnServices(services, organization_id))
+class _Organizations:
+    def __init__(self, services: Services, own: _Own) -> None:
+        self.organization_show = own.organization(services.organizations.organization_show)
+        self._own_id = own.id
+
+    async def organization_list(self) -> Sequence[Organization]:
+        return [await self.organization_show(self._own_id)]
+
+
+class _Projects:
+    def __init__(self, services: Services, own: _Own) -> None:
+        projects = services.projects
+        self.project_list = own.organization(projects.project_list)
+        self.project_show = own.project(projects.project_show)
+        self.project_archive = own.organization(projects.project_archive)
+
+
+class _ProjectKeys:
+    def __init__(self, services: Services, own: _Own) -> None:
+        keys = services.project_keys
+        self.project_key_list = own.project(keys.project_key_list)
+        self.project_key_list_of_organization = own.organization(
+            keys.project_key_list_of_organization
+        )
+        self._create = own.project(keys.project_key_create_by_operator)
+
+    async def project_key_create_by_operator(
+        self,
+        project_id: ProjectId,
+        name: str,
+        permissions: Sequence[str] | None,
+        expires_in_s: int | None,
+    ) -> tuple[ProjectKey, str]:
+        """Raises PermissionDenied if permissions or an expiry are chosen: the API for organizations gives
+        every new key the default permissions and no expiry, so an organization's users may not choose
+        them in the console either."""
+        if permissions is not None:
+            raise PermissionDenied(
+                "Only operators may choose the permissions of a key.", param="permission"
+            )
+        if expires_in_s is not None:
+            raise PermissionDenied(
+                "Only operators may choose when a key expires.", param="expires_in_days"
+            )
+        return await self._create(project_id, name, permissions, expires_in_s)
+
+
+class _AdminKeys:
+    def __init__(self, services: Services, own: _Own) -> None:
+        self.admin_key_list = own.organization(services.admin_keys.admin_key_list)
+        self.admin_key_revoke = own.organization(services.admin_keys.admin_key_revoke)
+
+
+class _Policies:
+    def __init__(self, services: Services, own: _Own) -> None:
+        policies = services.policies
+        self.policy_list = own.organization(policies.policy_list)
+        self.policy_organization = own.policy(policies.policy_organization)
+        self.policy_show = own.organization(policies.policy_show)
+        self.policy_versions = own.organization(policies.policy_versions)
+        self.policy_edit = own.organization(policies.policy_edit)
+        self.policy_pause = own.organization(policies.policy_pause)
+        self.effective_policy_list = own.organization(policies.effective_policy_list)
+        self._own_id = own.id
+        self._create = policies.policy_create
+
+    async def policy_create(
+        self, name: str, description: str, draft: Rule, request: IdempotentRequest
+    ) -> Policy:
+        if request.organization_id != self._own_id:
+            raise NotFound(f"There is no {request.organization_id}.")
+        return await self._create(name, description, draft, request)
+
+
+class _PolicyStatistics:
+    def __init__(self, services: Services, own: _Own) -> None:
+        statistics = services.policy_statistics
+        self.policy_counts = own.organization(statistics.policy_counts)
+        self.policy_report = own.organization(statistics.policy_report)
+        self.policy_drift = own.organization(statistics.policy_drift)
+
+
+class _Calibrations:
+    def __init__(self, services: Services, own: _Own) -> None:
+        self.calibration_list = own.organization(services.calibrations.calibration_list)
+
+
+class _Costs:
+    def __init__(self, services: Services, own: _Own) -> None:
+        self.whole_cost_report = own.organization(services.costs.whole_cost_report)
+
+
+class _Traffic:
+    def __init__(self, services: Services, own: _Own) -> None:
+        self.cache_savings = own.organization(services.traffic.cache_savings)
+
+
+class _LedgerOverview:
+    def __init__(self, services: Services, own: _Own) -> None:
+        self.costs_by_hour = own.organization(services.ledger_overview.costs_by_hour)
+
+
+class _Accounts:
+    def __init__(self, services: Services, own: _Own) -> None:
+        accounts = services.accounts
+        self.credit_show = own.organization(accounts.credit_show)
+        self.credit_list = own.organization(accounts.credit_list)
+        self.overage_show = own.organization(accounts.overage_show)
+        self.limit_show = own.project(accounts.limit_show)
+
+
+class _Caps:
+    def __init__(self, services: Services, own: _Own) -> None:
+        self.cap_show = own.organization(services.caps.cap_show)
+
+
+class _Statements:
+    def __init__(self, services: Services, own: _Own) -> None:
+        self.statement_show = own.organization(services.statements.statement_show)
+
+
+# What a page gets that an organization's users may see, too.
+AnyServices: TypeAlias = Services | OwnServices

@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from tollkeeper.console.context import console_of, session_of
+from tollkeeper.console.context import session_of, whole_console
 from tollkeeper.console.forms import Refused
 from tollkeeper.console.notices import NOTICE_FIELDS, notice_text
 from tollkeeper.console.offered import Offered
@@ -105,7 +105,7 @@ def render(
 ) -> Response:
     """Renders a page. If `refused` is set, shows the error at the top of the page and fills the
     forms with the rejected values. Otherwise fills the forms with `filled`."""
-    console = console_of(request)
+    console = whole_console(request)
     session = session_of(request)
     form_token = console.sessions.form_token(session)
     may = _may(request)

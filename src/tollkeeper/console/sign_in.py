@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from tollkeeper.console.changes import checked_form, status_of
-from tollkeeper.console.context import Console, console_of
+from tollkeeper.console.context import Console, whole_console
 from tollkeeper.console.forms import read_form
 from tollkeeper.console.identity_provider import NoRole, PendingSignIn
 from tollkeeper.console.notices import NOTICES
@@ -46,7 +46,7 @@ async def show_sign_in(request: Request) -> Response:
 
 
 async def sign_in(request: Request) -> Response:
-    console = console_of(request)
+    console = whole_console(request)
     form = await read_form(request)
     next_page = _own_address(form.text("next", default="/"))
     if not console.sessions.token_is_right(form.text("token", default="")):
@@ -58,7 +58,7 @@ async def sign_in(request: Request) -> Response:
 
 async def show_provider(request: Request) -> Response:
     """Begins a sign-in: sets `PENDING_COOKIE` and redirects the browser to the provider."""
-    console = console_of(request)
+    console = whole_console(request)
     next_page = _own_address(request.query_params.get("next", "/"))
     try:
         if console.provider is None:
@@ -83,7 +83,7 @@ async def show_provider(request: Request) -> Response:
 async def finish_sign_in(request: Request) -> Response:
     """Signs the user in when the provider redirects the browser back to the console. Each such
     redirect can be used only once."""
-    console, next_page = console_of(request), "/"
+    console, next_page = whole_console(request), "/"
     try:
         pending = _pending(console, request)
         next_page = pending.next_page
@@ -167,7 +167,7 @@ async def _require_organization(console: Console, person: Person) -> None:
 async def _begin_session(
     request: Request, response: Response, person: Person, credential: bytes
 ) -> None:
-    console = console_of(request)
+    console = whole_console(request)
     cookie = await console.sessions.begin(person, credential, request.scope["session"])
     response.set_cookie(
         COOKIE, cookie, max_age=SESSION_S, httponly=True, samesite="strict", secure=console.secure
@@ -175,7 +175,7 @@ async def _begin_session(
 
 
 async def sign_out(request: Request) -> Response:
-    console, session = console_of(request), request.scope["session"]
+    console, session = whole_console(request), request.scope["session"]
     try:
         form = await checked_form(request)
     except TollkeeperError:
@@ -212,7 +212,7 @@ def _problem(request: Request, next_page: str, exc: TollkeeperError) -> Response
 
 
 def _page(request: Request, next_page: str, problem: str, notice: str = "") -> Response:
-    has_provider = console_of(request).provider is not None
+    has_provider = whole_console(request).provider is not None
     return render_outside(
         "sign_in.html",
         next=next_page,

@@ -3,8 +3,6 @@ allowed host names, creates the console's objects and runs the server."""
 
 import socket
 import ssl
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 
@@ -17,8 +15,9 @@ from tollkeeper.bootstrap import (
     signature_check,
 )
 from tollkeeper.bootstrap.secrets import read_source
+from tollkeeper.bootstrap.services import Services
 from tollkeeper.console.app import build_console
-from tollkeeper.console.context import Console, MachineChecks
+from tollkeeper.console.context import Console, MachineChecks, OpenJudge
 from tollkeeper.console.identity_provider import IdentityProvider
 from tollkeeper.console.lease import held_lease
 from tollkeeper.console.replica_watch import ReplicaWatch
@@ -27,8 +26,6 @@ from tollkeeper.console.sessions import WRONG_TOKENS_MAX, Sessions, WrongAttempt
 from tollkeeper.domain.errors import StateConflict
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.console_sessions import ConsoleSessions
-from tollkeeper.services.policies.judge import Judge
-from tollkeeper.services.use_cases import Services
 from tollkeeper.services.vault import Vault
 from tollkeeper.settings import Settings, SettingsError
 from tollkeeper.settings.origins import setting_origins
@@ -80,7 +77,7 @@ def create_console(
     *,
     config: Path | None,
     machine: MachineChecks,
-    open_judge: Callable[[], AbstractAsyncContextManager[Judge]] | None = None,
+    open_judge: OpenJudge | None = None,
 ) -> Starlette:
     vault, sign_in = Vault(master_secret(settings)), settings.console.sign_in
     sessions = Sessions(

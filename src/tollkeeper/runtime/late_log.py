@@ -39,6 +39,12 @@ def silence_logs() -> None:
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
+def silence_again() -> None:
+    """Silences logs if they were silenced before, after an import that may have imported structlog."""
+    if LateLogger.silenced:
+        silence_logs()
+
+
 def allow_logs() -> None:
     LateLogger.silenced = False
 

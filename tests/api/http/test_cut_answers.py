@@ -14,12 +14,12 @@ from tollkeeper.api.http.endpoint import Request, Streamed
 from tollkeeper.api.http.envelope import render_error
 from tollkeeper.api.http.sse import KEEP_ALIVE, EventStream
 from tollkeeper.api.routes import ROUTES
+from tollkeeper.api.use_cases import ApiServices
 from tollkeeper.api.wire.organization import AdminKeyList
 from tollkeeper.bootstrap.app import http_conventions
 from tollkeeper.hosting.descriptors import http_limits
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import address_of, bind
-from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 
 _LIST = next(route for route in ROUTES if route.operation == "admin_key_list")
@@ -58,7 +58,9 @@ async def _asking(
     `result` is None, the server sends a list with much data in its headers."""
     asked = asyncio.Event()
 
-    async def handle(_services: Services, request: Request[None, Any]) -> AdminKeyList | Streamed:
+    async def handle(
+        _services: ApiServices, request: Request[None, Any]
+    ) -> AdminKeyList | Streamed:
         asked.set()
         if result is not None:
             return Streamed(result)

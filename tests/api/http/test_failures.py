@@ -19,6 +19,7 @@ from tollkeeper.api.app import App
 from tollkeeper.api.http.endpoint import AnyEndpoint, Request
 from tollkeeper.api.http.envelope import ErrorStyle
 from tollkeeper.api.routes import ROUTES
+from tollkeeper.api.use_cases import ApiServices
 from tollkeeper.api.wire.organization import AdminKeyList
 from tollkeeper.bootstrap.app import http_conventions
 from tollkeeper.domain import errors
@@ -26,7 +27,6 @@ from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.hosting.descriptors import http_limits
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import address_of, bind
-from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 from tollkeeper.storage.migrations import migrate
 
@@ -51,7 +51,7 @@ async def _serving_endpoint(
 
 
 def _failing(fault: BaseException) -> AnyEndpoint:
-    async def handle(_services: Services, _request: Request[None, Any]) -> AdminKeyList:
+    async def handle(_services: ApiServices, _request: Request[None, Any]) -> AdminKeyList:
         raise fault
 
     return replace(_LIST, handle=handle)
@@ -152,7 +152,7 @@ async def test_open_requests_end_within_the_grace(
 ) -> None:
     entered = asyncio.Event()
 
-    async def slow(services: Services, request: Request[None, Any]) -> AdminKeyList:
+    async def slow(services: ApiServices, request: Request[None, Any]) -> AdminKeyList:
         entered.set()
         await asyncio.sleep(0.2)
         return await _LIST.handle(services, request)  # type: ignore[return-value]
@@ -175,7 +175,7 @@ async def test_request_beyond_the_grace_is_ended_in_the_envelope(
 ) -> None:
     entered = asyncio.Event()
 
-    async def stuck(_services: Services, _request: Request[None, Any]) -> AdminKeyList:
+    async def stuck(_services: ApiServices, _request: Request[None, Any]) -> AdminKeyList:
         entered.set()
         await asyncio.sleep(3600)
         raise AssertionError
@@ -207,7 +207,7 @@ async def _impatient(
 ) -> AsyncIterator[Gateway]:
     """Runs a gateway that does not wait long for a database connection."""
     changed = settings.database.model_copy(update=database)
-    with constants({"bootstrap.administration.Database": {"pool_timeout_s": 0.3}}):
+    with constants({"bootstrap.services.Database": {"pool_timeout_s": 0.3}}):
         running = running_gateway(settings.model_copy(update={"database": changed}), conninfo)
         async with running as gateway:
             yield gateway

@@ -65,7 +65,7 @@ async def impatient(
             server.embedded.conninfo,
             upstream,
             limits={"inference_deadline_s": deadline_s},
-            changed_constants={"bootstrap.administration.Database": {"pool_timeout_s": 0.5}},
+            changed_constants={"bootstrap.services.Database": {"pool_timeout_s": 0.5}},
         ) as scripted,
     ):
         yield scripted

@@ -98,7 +98,7 @@ async def _gateway_on(server: PostgresServer, data_dir: Path) -> AsyncIterator[S
             server.conninfo,
             upstream,
             limits={"inference_deadline_s": 3},
-            changed_constants={"bootstrap.administration.Database": {"pool_timeout_s": 1}},
+            changed_constants={"bootstrap.services.Database": {"pool_timeout_s": 1}},
         ) as running,
     ):
         yield running

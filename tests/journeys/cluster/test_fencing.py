@@ -353,7 +353,7 @@ async def running_drill(
                 compiled,
                 changed_constants={
                     "storage.processes.LEASE_S": _LEASE_S,
-                    "bootstrap.administration.Database": {"pool_timeout_s": 2},
+                    "bootstrap.services.Database": {"pool_timeout_s": 2},
                 },
             ) as installed,
             AsyncExitStack() as stack,

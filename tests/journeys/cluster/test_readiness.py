@@ -125,7 +125,7 @@ async def drill(request: pytest.FixtureRequest, compiled: dict[str, str]) -> Asy
                 Upstream(chat()) as upstream,
                 installed_program(
                     *(folder, folder, url, upstream, compiled),
-                    changed_constants={"bootstrap.administration.Database": {"pool_timeout_s": 60}},
+                    changed_constants={"bootstrap.services.Database": {"pool_timeout_s": 60}},
                 ) as installed,
             ):
                 # Commands query the gateway at its operator port, so they need to know the port.

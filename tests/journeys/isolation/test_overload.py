@@ -31,7 +31,7 @@ async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway
         scripted_gateway(
             *(data_dir, conninfo, upstream),
             drain_s=0.1,
-            changed_constants={"bootstrap.services.CALLS_MAX": _CALLS},
+            changed_constants={"bootstrap.calls.CALLS_MAX": _CALLS},
         ) as running,
     ):
         yield running

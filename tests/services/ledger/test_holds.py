@@ -45,7 +45,9 @@ class _Store(LedgerStore, HoldTransaction):
 
 async def test_an_organization_that_hammers_its_account_waits_behind_itself() -> None:
     store, policies = _Store(), Mock(current=AsyncMock(return_value={}))
-    holds = Holds(store, policies, Handout(), committed=Mock(), unused=Mock(), in_doubt=Mock())
+    holds = Holds(
+        store, policies, Handout(lambda: True), committed=Mock(), unused=Mock(), in_doubt=Mock()
+    )
     hostile, quiet = _tenant(), _tenant()
     first = holds.submit(hold_of(hostile, 1))
     await until(lambda: len(store.batches) == 1)

@@ -13,13 +13,13 @@ from tollkeeper.api.chat.completion import ChatAssembly
 from tollkeeper.api.chat.prompt import check_combinations, read_prompt
 from tollkeeper.api.chat.stream import ChatStream
 from tollkeeper.api.http.endpoint import Request, Streamed
+from tollkeeper.api.use_cases import ApiServices
 from tollkeeper.api.wire import chat as wire
 from tollkeeper.services.calls.options import output_limit
-from tollkeeper.services.use_cases import Services
 
 
 async def chat_create(
-    services: Services, request: Request[wire.ChatRequest, None]
+    services: ApiServices, request: Request[wire.ChatRequest, None]
 ) -> msgspec.Struct | Streamed:
     body = request.body
     caller = request.project_caller

@@ -15,13 +15,13 @@ from tollkeeper.api.chat.prompt import hides_reasoning
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.http.envelope import error_body
 from tollkeeper.api.http.sse import DONE, EventStream
+from tollkeeper.api.use_cases import ApiServices
 from tollkeeper.api.wire import chat as wire
 from tollkeeper.api.wire.errors import ErrorEnvelope
 from tollkeeper.backends.port import TextWriter
 from tollkeeper.domain.inference import Batch, Call, Delta, FunctionCallPiece, Opened, ToolCallPiece
 from tollkeeper.domain.provider_words import known_fingerprint, known_finish, known_service_tier
 from tollkeeper.services.calls.plans import Plan
-from tollkeeper.services.use_cases import Services
 
 _encode = msgspec.json.Encoder().encode
 _NO_LOGPROBS_NO_FINISH = b'"logprobs":null,"finish_reason":null'
@@ -32,7 +32,7 @@ class ChatStream:
 
     def __init__(
         self,
-        services: Services,
+        services: ApiServices,
         request: Request[wire.ChatRequest, None],
         call: Call,
         plan: Plan,

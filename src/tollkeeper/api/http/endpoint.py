@@ -11,12 +11,12 @@ import msgspec
 from tollkeeper.api.http.envelope import ErrorStyle, error_entry
 from tollkeeper.api.http.request_memory import OrganizationMemory
 from tollkeeper.api.http.sse import EventStream
+from tollkeeper.api.use_cases import ApiServices
 from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, Permission, ProjectCaller
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.calls.inference import ErrorValues
 from tollkeeper.services.tenants.authentication import CachedKey
-from tollkeeper.services.use_cases import Services
 
 B = TypeVar("B")  # the type of the decoded body, or None
 Q = TypeVar("Q")  # the type of the decoded query, or None
@@ -129,7 +129,7 @@ class Streamed(msgspec.Struct, frozen=True):
     answer: StreamedResponse
 
 
-Handler = Callable[[Services, Request[B, Q]], Awaitable[msgspec.Struct | Streamed]]
+Handler = Callable[[ApiServices, Request[B, Q]], Awaitable[msgspec.Struct | Streamed]]
 
 
 @dataclass(frozen=True, slots=True)

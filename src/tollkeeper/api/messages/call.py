@@ -10,6 +10,7 @@ import msgspec
 from tollkeeper.api.calls import new_call
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.messages.prompt import read_prompt
+from tollkeeper.api.use_cases import ApiServices
 from tollkeeper.api.wire import messages as wire
 from tollkeeper.domain.conventions import MESSAGES_WEB_TOOLS
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
@@ -17,7 +18,6 @@ from tollkeeper.domain.inference import Call
 from tollkeeper.services.calls.options import output_limit
 from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.calls.reasoning_seal import Sealer
-from tollkeeper.services.use_cases import Services
 
 
 class PreparedMessage(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class PreparedMessage(msgspec.Struct, frozen=True):
 
 
 async def message_call(
-    services: Services,
+    services: ApiServices,
     request: Request[wire.MessagesRequest, wire.MessagesQuery],
     beta_flags: tuple[str, ...],
 ) -> PreparedMessage:

@@ -19,6 +19,7 @@ from tollkeeper.api.messages.call import message_call
 from tollkeeper.api.messages.prompt import read_counted_prompt
 from tollkeeper.api.messages.result import MessageAssembly
 from tollkeeper.api.messages.stream import MessageStream
+from tollkeeper.api.use_cases import ApiServices
 from tollkeeper.api.wire import messages as wire
 from tollkeeper.domain.conventions import (
     COUNT_NEUTRAL_BETA_FLAGS,
@@ -28,7 +29,6 @@ from tollkeeper.domain.conventions import (
     TOKEN_COUNT_ESTIMATED_HEADER,
 )
 from tollkeeper.domain.errors import InvalidRequest
-from tollkeeper.services.use_cases import Services
 
 # The maximum length of the header with the beta flags of a token count.
 _BETA_LENGTH_MAX = 512
@@ -57,7 +57,7 @@ BETA_HEADER = HeaderParameter(
 
 
 async def message_create(
-    services: Services, request: Request[wire.MessagesRequest, wire.MessagesQuery]
+    services: ApiServices, request: Request[wire.MessagesRequest, wire.MessagesQuery]
 ) -> msgspec.Struct | Streamed:
     flags = _beta_flags(request.headers, _CALL_BETA_LENGTH_MAX)
     prepared = await message_call(services, request, flags)
@@ -70,7 +70,7 @@ async def message_create(
 
 
 async def token_count(
-    services: Services, request: Request[wire.TokenCountRequest, wire.MessagesQuery]
+    services: ApiServices, request: Request[wire.TokenCountRequest, wire.MessagesQuery]
 ) -> wire.TokenCount:
     flags = _beta_flags(request.headers, _BETA_LENGTH_MAX)
     body, caller = request.body, request.project_caller

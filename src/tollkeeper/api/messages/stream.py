@@ -10,10 +10,10 @@ from tollkeeper.api.http.sse import EventStream
 from tollkeeper.api.messages.blocks import Blocks
 from tollkeeper.api.messages.call import PreparedMessage
 from tollkeeper.api.messages.result import new_message, usage_view
+from tollkeeper.api.use_cases import ApiServices
 from tollkeeper.domain.inference import Batch, Delta, UsageReport
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import Usage, normalised
-from tollkeeper.services.use_cases import Services
 
 _encode = msgspec.json.Encoder().encode
 
@@ -23,7 +23,7 @@ class MessageStream:
     client."""
 
     def __init__(
-        self, services: Services, request: Request[Any, Any], prepared: PreparedMessage
+        self, services: ApiServices, request: Request[Any, Any], prepared: PreparedMessage
     ) -> None:
         self._services = services
         self._request = request

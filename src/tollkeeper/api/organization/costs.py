@@ -5,16 +5,18 @@ from typing import TypeVar
 
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.organization import ids
+from tollkeeper.api.use_cases import ApiServices
 from tollkeeper.api.wire import organization as wire
 from tollkeeper.domain.conventions import UNSETTLED_HEADER
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.reports import CostPage, CostQuery, CostRow
-from tollkeeper.services.use_cases import Services
 
 T = TypeVar("T")
 
 
-async def cost_report(services: Services, request: Request[None, wire.CostQuery]) -> wire.CostPage:
+async def cost_report(
+    services: ApiServices, request: Request[None, wire.CostQuery]
+) -> wire.CostPage:
     parameters = request.query
     query = CostQuery(
         start_time=parameters.start_time,

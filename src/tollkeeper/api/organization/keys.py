@@ -5,14 +5,14 @@ from msgspec import UNSET
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.organization import ids
 from tollkeeper.api.organization.idempotency import idempotent_request
+from tollkeeper.api.use_cases import ApiServices
 from tollkeeper.api.wire import organization as wire
 from tollkeeper.domain.organization import AdminKey, ProjectKey
 from tollkeeper.services.tenants.project_keys import OPERATION_CREATE
-from tollkeeper.services.use_cases import Services
 
 
 async def project_key_create(
-    services: Services, request: Request[wire.ProjectKeyCreate, None]
+    services: ApiServices, request: Request[wire.ProjectKeyCreate, None]
 ) -> wire.ProjectKey:
     key, value = await services.project_keys.project_key_create(
         ids.project_id(request.path["project_id"]),
@@ -22,7 +22,9 @@ async def project_key_create(
     return project_key_view(key, services.clock(), value)
 
 
-async def project_archive(services: Services, request: Request[None, None]) -> wire.ProjectDeleted:
+async def project_archive(
+    services: ApiServices, request: Request[None, None]
+) -> wire.ProjectDeleted:
     project_id = await services.projects.project_archive(
         request.admin_caller.organization_id, ids.project_id(request.path["project_id"])
     )
@@ -30,7 +32,7 @@ async def project_archive(services: Services, request: Request[None, None]) -> w
 
 
 async def admin_key_list(
-    services: Services, request: Request[None, wire.AdminKeyListQuery]
+    services: ApiServices, request: Request[None, wire.AdminKeyListQuery]
 ) -> wire.AdminKeyList:
     query = request.query
     page = await services.admin_keys.admin_key_list(
@@ -49,7 +51,7 @@ async def admin_key_list(
 
 
 async def admin_key_revoke(
-    services: Services, request: Request[None, None]
+    services: ApiServices, request: Request[None, None]
 ) -> wire.AdminKeyDeleted:
     key_id = await services.admin_keys.admin_key_revoke(
         request.admin_caller.organization_id, ids.key_id(request.path["api_key_id"])

@@ -8,19 +8,19 @@ from msgspec import UNSET
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.organization import ids
 from tollkeeper.api.organization.idempotency import idempotent_request
+from tollkeeper.api.use_cases import ApiServices
 from tollkeeper.api.wire import organization as wire
 from tollkeeper.domain.access import ProjectId
 from tollkeeper.domain.conventions import EFFECTIVE_POLICY_SOURCE
 from tollkeeper.domain.policy import Policy, PolicyVersion, Rule
 from tollkeeper.domain.policy_set import ActivePolicy
 from tollkeeper.services.policies.policies import OPERATION_CREATE
-from tollkeeper.services.use_cases import Services
 
 _RULE_FIELDS = ("rule", "direction", "mode", "scope", "match_threshold_basis_points")
 
 
 async def policy_create(
-    services: Services, request: Request[wire.PolicyCreate, None]
+    services: ApiServices, request: Request[wire.PolicyCreate, None]
 ) -> wire.Policy:
     body = request.body
     draft = Rule(
@@ -36,14 +36,16 @@ async def policy_create(
     return policy_view(policy, services.default_threshold)
 
 
-async def policy_show(services: Services, request: Request[None, None]) -> wire.Policy:
+async def policy_show(services: ApiServices, request: Request[None, None]) -> wire.Policy:
     policy = await services.policies.policy_show(
         request.admin_caller.organization_id, ids.policy_id(request.path["policy_id"])
     )
     return policy_view(policy, services.default_threshold)
 
 
-async def policy_edit(services: Services, request: Request[wire.PolicyEdit, None]) -> wire.Policy:
+async def policy_edit(
+    services: ApiServices, request: Request[wire.PolicyEdit, None]
+) -> wire.Policy:
     body = request.body
     changes: dict[str, Any] = {
         field: getattr(body, field) for field in _RULE_FIELDS if getattr(body, field) is not UNSET
@@ -61,7 +63,9 @@ async def policy_edit(services: Services, request: Request[wire.PolicyEdit, None
     return policy_view(policy, services.default_threshold)
 
 
-async def policy_pause(services: Services, request: Request[wire.PolicyPause, None]) -> wire.Policy:
+async def policy_pause(
+    services: ApiServices, request: Request[wire.PolicyPause, None]
+) -> wire.Policy:
     policy = await services.policies.policy_pause(
         request.admin_caller.organization_id,
         ids.policy_id(request.path["policy_id"]),
@@ -71,7 +75,7 @@ async def policy_pause(services: Services, request: Request[wire.PolicyPause, No
 
 
 async def effective_policy_list(
-    services: Services, request: Request[None, None]
+    services: ApiServices, request: Request[None, None]
 ) -> wire.EffectivePolicyList:
     effective = await services.policies.effective_policy_list(
         request.admin_caller.organization_id, ids.project_id(request.path["project_id"])

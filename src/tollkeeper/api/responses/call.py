@@ -18,6 +18,7 @@ from tollkeeper.api.responses.namespaces import FlatNames
 from tollkeeper.api.responses.prompt import LOGPROBS, read_prompt
 from tollkeeper.api.responses.tools import Tools, read_tools, shown_choice
 from tollkeeper.api.responses.truncation import truncated
+from tollkeeper.api.use_cases import ApiServices
 from tollkeeper.api.wire import responses as wire
 from tollkeeper.api.wire.response_object import ReasoningShown, Response
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
@@ -26,7 +27,6 @@ from tollkeeper.domain.prompt import Prompt
 from tollkeeper.services.calls.options import output_limit
 from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.calls.reasoning_seal import ENCRYPTED_REASONING, Sealer
-from tollkeeper.services.use_cases import Services
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class PreparedResponse:
 
 
 async def responses_call(
-    services: Services, request: Request[wire.ResponsesRequest, None]
+    services: ApiServices, request: Request[wire.ResponsesRequest, None]
 ) -> PreparedResponse:
     body, caller = request.body, request.project_caller
     _check_stateless(body)

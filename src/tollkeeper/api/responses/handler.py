@@ -11,11 +11,11 @@ from tollkeeper.api.responses.call import PreparedResponse, responses_call
 from tollkeeper.api.responses.output import Listener, Output
 from tollkeeper.api.responses.result import begun_response, ended_response
 from tollkeeper.api.responses.stream import ResponseStream
+from tollkeeper.api.use_cases import ApiServices
 from tollkeeper.api.wire import responses as wire
 from tollkeeper.api.wire.response_object import Response
 from tollkeeper.domain.inference import Batch, Delta, Opened
 from tollkeeper.domain.usage import Usage
-from tollkeeper.services.use_cases import Services
 
 
 class ResponseAssembly:
@@ -53,7 +53,7 @@ class ResponseAssembly:
 
 
 async def response_create(
-    services: Services, request: Request[wire.ResponsesRequest, None]
+    services: ApiServices, request: Request[wire.ResponsesRequest, None]
 ) -> msgspec.Struct | Streamed:
     prepared = await responses_call(services, request)
     if request.body.stream:

@@ -9,9 +9,9 @@ from tollkeeper.api.http.sse import DONE, EventStream
 from tollkeeper.api.responses.call import PreparedResponse
 from tollkeeper.api.responses.output import Listener, OpenText, Output, TextKind
 from tollkeeper.api.responses.result import begun_response, ended_response, failed_response
+from tollkeeper.api.use_cases import ApiServices
 from tollkeeper.api.wire import response_object as wire
 from tollkeeper.domain.inference import Batch, Delta, Opened
-from tollkeeper.services.use_cases import Services
 
 _encode = msgspec.json.Encoder().encode
 # Padding makes the length of a piece, in bytes, a multiple of this number.
@@ -36,7 +36,7 @@ class ResponseStream(Listener):
     the client."""
 
     def __init__(
-        self, services: Services, request: Request[Any, None], prepared: PreparedResponse
+        self, services: ApiServices, request: Request[Any, None], prepared: PreparedResponse
     ) -> None:
         self._services = services
         self._request = request

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from tollkeeper.api.use_cases import ApiServices
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import Role, Turn
 from tollkeeper.domain.prompt_size import measure_prompt
 from tollkeeper.runtime.large_requests import run_in_thread
 from tollkeeper.services.calls.admission import measure
 from tollkeeper.services.calls.token_counting import tokenizer_deadline
-from tollkeeper.services.use_cases import Services
 
 # The maximum number of tokenizer calls for one request.
 _COUNTS_MAX = 4
@@ -19,7 +19,7 @@ _COUNTS_MAX = 4
 _Group = list[int]
 
 
-async def truncated(services: Services, call: Call) -> Call:
+async def truncated(services: ApiServices, call: Call) -> Call:
     """Returns the call. If the prompt is too long for the model's context, drops the oldest turns, but
     never instructions or the last group of turns.
 

@@ -10,6 +10,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
+from tollkeeper.bootstrap.services import Services
 from tollkeeper.console.charts import traffic_chart
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import (
@@ -28,7 +29,6 @@ from tollkeeper.domain.traffic import TimeRange, TrafficFilter
 from tollkeeper.domain.views import Position, RareFilter, Sort, SortKey
 from tollkeeper.services.calls.activity_export import ExportFormat, export_pages
 from tollkeeper.services.calls.traffic import PAGE_MAX
-from tollkeeper.services.use_cases import Services
 
 # The number of calls on one page of the list.
 _LIMIT = 50

@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tollkeeper.console.changes import Question, answer_form, done
-from tollkeeper.console.context import console_of
+from tollkeeper.console.context import console_of, services_of
 from tollkeeper.console.forms import Form, key_id, organization_id
 from tollkeeper.console.pages import organizations
 from tollkeeper.console.pages.keys import revoke_question
@@ -44,7 +44,7 @@ async def revoke(request: Request) -> Response:
     identity = organization_id(request.path_params["organization"])
     key = key_id(request.path_params["key"])
 
-    services, address = console_of(request).services, f"/organizations/{identity}"
+    services, address = services_of(request), f"/organizations/{identity}"
 
     async def ask(_form: Form) -> Question | None:
         page = await services.admin_keys.admin_key_list(identity, after=None, limit=100)

@@ -8,6 +8,7 @@ from operator import sub
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tollkeeper.bootstrap.services import Services
 from tollkeeper.console.charts import burn_down, iso_minute
 from tollkeeper.console.chosen import chosen_organization
 from tollkeeper.console.context import console_of
@@ -22,7 +23,6 @@ from tollkeeper.domain.reports import DAY_S, CostDimension
 from tollkeeper.domain.statements import adjusted_day
 from tollkeeper.domain.traffic import TimeRange
 from tollkeeper.domain.views import CapUse
-from tollkeeper.services.use_cases import Services
 
 # The number of charts is limited, because each chart needs a cost report of its own.
 _CHARTS_MAX = 12

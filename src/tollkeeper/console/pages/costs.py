@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from tollkeeper.console.charts import hourly, stacked_days
 from tollkeeper.console.chosen import ChosenOrganization, chosen_organization
-from tollkeeper.console.context import console_of, session_of
+from tollkeeper.console.context import console_of, services_of
 from tollkeeper.console.forms import RANGES_S, key_id, optional, project_id, time_range
 from tollkeeper.console.months_compared import (
     MonthsCompared,
@@ -18,12 +18,12 @@ from tollkeeper.console.months_compared import (
     month_start,
     two_months,
 )
+from tollkeeper.console.own_services import AnyServices, OwnServices
 from tollkeeper.console.rendering import csv_file, day, render
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.conventions import COST_PAGE_MAX
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.domain.people import Role
 from tollkeeper.domain.reports import (
     DAY_S,
     CostDimension,
@@ -33,7 +33,6 @@ from tollkeeper.domain.reports import (
 )
 from tollkeeper.domain.traffic import TimeRange
 from tollkeeper.services.ledger.cost_columns import COST_GROUPINGS, CostGrouping, cost_table
-from tollkeeper.services.use_cases import Services
 
 # The maximum number of keys whose names are shown instead of their ids.
 _NAMES_MAX = 1000
@@ -99,7 +98,7 @@ async def show_all(request: Request) -> Response:
 
 
 async def cost_report(
-    services: Services,
+    services: AnyServices,
     organization: OrganizationId,
     time: TimeRange,
     project_ids: tuple[ProjectId, ...] = (),
@@ -113,7 +112,7 @@ async def cost_report(
 
 
 async def month_spend(
-    services: Services, organization: OrganizationId, dimension: CostDimension
+    services: AnyServices, organization: OrganizationId, dimension: CostDimension
 ) -> dict[str, int]:
     """Returns the costs of each project or key in this month, by id."""
     now = services.clock()
@@ -126,7 +125,7 @@ async def month_spend(
 
 
 async def show(request: Request) -> Response:
-    services = console_of(request).services
+    services = services_of(request)
     chosen = await chosen_organization(request)
     name, grouping = _grouping(request)
     values: dict[str, Any] = {}
@@ -148,7 +147,7 @@ async def show(request: Request) -> Response:
             # The usage of the judge (the model that answers policy questions). Users of an
             # organization do not see it, because the operator pays for the judge.
             "judged": []
-            if session_of(request).person.role is Role.ORGANIZATION
+            if isinstance(services, OwnServices)
             else await services.judge_costs.judge_usage(identity, days_of(time.start, time.end)),
         }
     return render(
@@ -164,7 +163,7 @@ async def show(request: Request) -> Response:
     )
 
 
-async def _hours_chart(services: Services, identity: OrganizationId) -> dict[str, object] | None:
+async def _hours_chart(services: AnyServices, identity: OrganizationId) -> dict[str, object] | None:
     """Returns a chart of hourly costs in the last two days; None if there were no costs."""
     end = services.clock() // 3600 + 1
     hours = range(end - _HOURS, end)
@@ -173,7 +172,7 @@ async def _hours_chart(services: Services, identity: OrganizationId) -> dict[str
     return hourly(hours, amounts) if cost_by_hour else None
 
 
-async def _months(services: Services, identity: OrganizationId) -> MonthsCompared:
+async def _months(services: AnyServices, identity: OrganizationId) -> MonthsCompared:
     now = services.clock()
     days = two_months(now)
     page = await cost_report(services, identity, TimeRange(days.first * DAY_S, now + 1))
@@ -186,7 +185,7 @@ async def _months(services: Services, identity: OrganizationId) -> MonthsCompare
 
 async def download(request: Request) -> Response:
     """Sends the amounts on the page as a CSV file, with one line for each day and group."""
-    services = console_of(request).services
+    services = services_of(request)
     chosen: ChosenOrganization = await chosen_organization(request)
     if chosen.organization is None:
         raise InvalidRequest("There is no organization yet.", param="organization")
@@ -199,7 +198,7 @@ async def download(request: Request) -> Response:
 
 async def _report(
     request: Request,
-    services: Services,
+    services: AnyServices,
     organization: OrganizationId,
     grouping: CostGrouping,
     time: TimeRange,
@@ -235,7 +234,7 @@ def _chart(table: CostTable, names: dict[str, str]) -> dict[str, object]:
     return stacked_days(table.days, series)
 
 
-async def _names(services: Services, organization: OrganizationId, by: str) -> dict[str, str]:
+async def _names(services: AnyServices, organization: OrganizationId, by: str) -> dict[str, str]:
     """Returns the names of projects or keys by id; empty for other groupings. If several projects
     or keys have the same name, the beginning of the id follows the name."""
     if by == "project":
@@ -264,7 +263,7 @@ def _grouping(request: Request) -> tuple[str, CostGrouping]:
     return name, COST_GROUPINGS[name]
 
 
-def _time(request: Request, services: Services) -> TimeRange:
+def _time(request: Request, services: AnyServices) -> TimeRange:
     return time_range(request.query_params, services.clock(), default="30d")
 
 

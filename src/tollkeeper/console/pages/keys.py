@@ -4,9 +4,10 @@ revokes keys."""
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tollkeeper.bootstrap.services import Services
 from tollkeeper.console.changes import Action, Question, act, answer_form
 from tollkeeper.console.chosen import chosen_organization
-from tollkeeper.console.context import console_of
+from tollkeeper.console.context import console_of, services_of, whole_console
 from tollkeeper.console.forms import Form, Refused, key_id, optional, project_id
 from tollkeeper.console.gateway_call import gateway_url
 from tollkeeper.console.pages.costs import month_spend
@@ -17,7 +18,6 @@ from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.organization import Project, ProjectKey
 from tollkeeper.domain.reports import CostDimension
 from tollkeeper.domain.views import CapUse
-from tollkeeper.services.use_cases import Services
 
 _SHOWN_MAX = 500
 _HOUR_S = 3600
@@ -25,7 +25,7 @@ _DAY_S = 86_400
 
 
 async def show_all(request: Request, refused: Refused | None = None) -> Response:
-    services = console_of(request).services
+    services = services_of(request)
     chosen = await chosen_organization(request)
     project_text = optional(request.query_params, "project")
     keys: list[ProjectKey] = []
@@ -58,7 +58,7 @@ async def show_all(request: Request, refused: Refused | None = None) -> Response
         periods=[period.value for period in CapPeriod],
         shown_max=_SHOWN_MAX,
         permissions=sorted(PROJECT_KEY_PERMISSIONS),
-        defaults=console_of(request).settings.auth.project_key_default_permissions,
+        defaults=whole_console(request).settings.auth.project_key_default_permissions,
     )
 
 
@@ -66,7 +66,7 @@ async def create(request: Request) -> Response:
     """Creates a key. The response page shows the key's value; no other page can show it."""
 
     async def handle(form: Form) -> Response:
-        services = console_of(request).services
+        services = services_of(request)
         project, name = project_id(form.text("project")), form.text("name")
         days = form.integer("expires_in_days", optional=True)
         expires_in_s = None if days is None else days * _DAY_S
@@ -90,7 +90,7 @@ def created(
 ) -> Response:
     """Shows the value of a new key. `granted_picousd` is the credit that was granted together with
     the key."""
-    settings = console_of(request).settings
+    settings = whole_console(request).settings
     return render(
         request,
         "key_created.html",

@@ -10,6 +10,7 @@ from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from tollkeeper.bootstrap.services import Services
 from tollkeeper.console.changes import Action, Question, act, answer_form, done
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, Refused
@@ -17,7 +18,6 @@ from tollkeeper.console.rendering import number, render
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.months import Month, month_of_text
 from tollkeeper.services.ledger.months import LedgerMonth
-from tollkeeper.services.use_cases import Services
 
 _EXPORT_DEADLINE_S = 1800.0
 _PIECE_BYTES = 65_536

@@ -4,16 +4,17 @@ them."""
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tollkeeper.bootstrap.services import Services
 from tollkeeper.console.changes import Action, Notice, Question, act, answer_form, done
-from tollkeeper.console.context import console_of
+from tollkeeper.console.context import console_of, services_of
 from tollkeeper.console.forms import Form, Refused, organization_id, storable
+from tollkeeper.console.own_services import AnyServices
 from tollkeeper.console.rendering import exact_usd, render
 from tollkeeper.domain.access import ADMIN_PERMISSIONS, KeyId, OrganizationId
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.payments import ADDING_KINDS, WITHDRAWING_KINDS, GrantKind
 from tollkeeper.services.ledger.accounts import Grant
-from tollkeeper.services.use_cases import Services
 
 _KEYS_NAMED_MAX = 500
 _GRANTS_SHOWN = 10
@@ -43,7 +44,7 @@ async def create(request: Request) -> Response:
 
 
 async def show(request: Request, refused: Refused | None = None) -> Response:
-    services = console_of(request).services
+    services = services_of(request)
     identity = organization_id(request.path_params["organization"])
     organization = await services.organizations.organization_show(identity)
     projects = await services.projects.project_list(identity)
@@ -170,7 +171,7 @@ _ACTIONS: dict[str, Action[OrganizationId]] = {
 }
 
 
-async def _key_names(services: Services, identity: OrganizationId) -> dict[KeyId, str]:
+async def _key_names(services: AnyServices, identity: OrganizationId) -> dict[KeyId, str]:
     """Returns the names of the newest keys by id. The page shows the names of keys with caps."""
     keys = await services.project_keys.project_key_list_of_organization(
         identity, limit=_KEYS_NAMED_MAX

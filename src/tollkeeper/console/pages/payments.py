@@ -3,6 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tollkeeper.bootstrap.services import Services
 from tollkeeper.console.changes import Question, answer_form, done
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, Refused, organization_id
@@ -10,7 +11,6 @@ from tollkeeper.console.rendering import exact_usd, render
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.payments import Payment
-from tollkeeper.services.use_cases import Services
 
 # The maximum number of rows of each table.
 _SHOWN_MAX = 100

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from tollkeeper.console.changes import answer_form, done
 from tollkeeper.console.chosen import chosen_organization
-from tollkeeper.console.context import console_of
+from tollkeeper.console.context import services_of, whole_console
 from tollkeeper.console.forms import Form, Refused, organization_id
 from tollkeeper.console.policy_form import description_of, name_of, rule_of
 from tollkeeper.console.rendering import render
@@ -20,7 +20,7 @@ _DAYS = 7
 
 
 async def show_all(request: Request, refused: Refused | None = None) -> Response:
-    services = console_of(request).services
+    services = services_of(request)
     chosen = await chosen_organization(request)
     policies: list[Policy] = []
     projects: list[Project] = []
@@ -41,14 +41,14 @@ async def show_all(request: Request, refused: Refused | None = None) -> Response
         projects=projects,
         counts=counts,
         days=_DAYS,
-        judge=console_of(request).settings.judge,
+        judge=whole_console(request).settings.judge,
         default_threshold=services.default_threshold,
     )
 
 
 async def create(request: Request) -> Response:
     async def handle(form: Form) -> Response:
-        services = console_of(request).services
+        services = services_of(request)
         organization = organization_id(form.text("organization"))
         name, description, rule = name_of(form), description_of(form), rule_of(form)
         meaning = msgspec.json.encode([name, description, rule])

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.bootstrap.administration import judge_format
-from tollkeeper.console.changes import Action, Question, act
+from tollkeeper.bootstrap.services import Services, judge_format
+from tollkeeper.console.changes import Action, OwnAction, Question, act
 from tollkeeper.console.charts import counted_days, threshold_chart
-from tollkeeper.console.context import console_of
+from tollkeeper.console.context import services_of, whole_console
 from tollkeeper.console.forms import Form, Refused, storable
+from tollkeeper.console.own_services import AnyServices
 from tollkeeper.console.policy_form import description_of, name_of, rule_of
 from tollkeeper.console.rendering import day, number, render
 from tollkeeper.domain.errors import InvalidRequest
@@ -20,7 +21,6 @@ from tollkeeper.domain.percent import percent_of
 from tollkeeper.domain.policy import Mode, Policy, PolicyVersion, Rule
 from tollkeeper.domain.reports import DAY_S
 from tollkeeper.services.policies.statistics import PolicyReport
-from tollkeeper.services.use_cases import Services
 
 _DAYS = {"7": "7 days", "30": "30 days", "90": "90 days"}
 _BINS = 20
@@ -45,7 +45,7 @@ class VersionStep:
 
 
 async def show(request: Request, refused: Refused | None = None) -> Response:
-    services = console_of(request).services
+    services = services_of(request)
     policy = await _policy(request)
     identity = policy.organization_id
     days = request.query_params.get("days", "30")
@@ -58,7 +58,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
     projects = await services.projects.project_list(identity)
     calibration = policy.calibration
     if calibration is not None and not calibration.applies_to(
-        rule.rule, judge_format(console_of(request).settings)
+        rule.rule, judge_format(whole_console(request).settings)
     ):
         calibration = None
     return render(
@@ -105,13 +105,13 @@ async def change(request: Request) -> Response:
 
 
 async def _policy(request: Request) -> Policy:
-    services = console_of(request).services
+    services = services_of(request)
     identity = storable(request.path_params["policy"], "policy")
     organization = await services.policies.policy_organization(identity)
     return await services.policies.policy_show(organization, identity)
 
 
-async def _edit(services: Services, policy: Policy, form: Form) -> None:
+async def _edit(services: AnyServices, policy: Policy, form: Form) -> None:
     rule = rule_of(form)
     await services.policies.policy_edit(
         policy.organization_id,
@@ -123,7 +123,7 @@ async def _edit(services: Services, policy: Policy, form: Form) -> None:
     )
 
 
-async def _set_threshold(services: Services, policy: Policy, form: Form) -> None:
+async def _set_threshold(services: AnyServices, policy: Policy, form: Form) -> None:
     """Stores the selected threshold in the policy's draft."""
     threshold = form.required_integer("threshold")
     if not 1 <= threshold < _BASIS_POINTS:
@@ -174,8 +174,8 @@ async def _ask_about_enforcing(
 
 
 _ACTIONS: dict[str, Action[Policy]] = {
-    "edit": Action("policy-edited", _edit),
-    "set-threshold": Action("policy-edited", _set_threshold),
+    "edit": OwnAction("policy-edited", _edit),
+    "set-threshold": OwnAction("policy-edited", _set_threshold),
     "publish": Action(
         "policy-published",
         lambda services, policy, form: services.policies.policy_publish(
@@ -190,7 +190,7 @@ _ACTIONS: dict[str, Action[Policy]] = {
             policy.organization_id, policy.id, form.integer("number") or None
         ),
     ),
-    "pause": Action(
+    "pause": OwnAction(
         "policy-paused",
         lambda services, policy, form: services.policies.policy_pause(
             policy.organization_id, policy.id, form.required_integer("revision")

@@ -11,7 +11,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.bootstrap.administration import judge_format
+from tollkeeper.bootstrap.services import Services, judge_format
 from tollkeeper.console.changes import Question, answer_form, done
 from tollkeeper.console.charts import threshold_chart
 from tollkeeper.console.context import Console, console_of
@@ -23,7 +23,6 @@ from tollkeeper.domain.policy import Direction, JudgeFormat, Policy
 from tollkeeper.domain.trial import Sample, labelled, labelled_values, separate
 from tollkeeper.services.policies.labelled_texts import read_texts
 from tollkeeper.services.policies.trial import PolicyTrial, Trial, TrialText
-from tollkeeper.services.use_cases import Services
 
 # The number of texts is limited, because the user waits for the page. `tollkeeper policy try`
 # accepts more texts.
@@ -111,8 +110,8 @@ async def run(request: Request) -> Response:
             Direction.RESPONSE if form.text("direction") == "response" else Direction.REQUEST
         )
         texts = await _texts(form)
-        async with console.exclusive_run(_DEADLINE_S), open_judge() as judge:
-            judge.meter = console.services.judge_costs.note
+        meter = console.services.judge_costs.note
+        async with console.exclusive_run(_DEADLINE_S), open_judge(meter) as judge:
             trial = await PolicyTrial(judge).try_rule(rule, texts, direction=direction)
         return await show(request, trial=trial, filled=form.filled)
 

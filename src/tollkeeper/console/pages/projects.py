@@ -4,10 +4,11 @@ projects."""
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.changes import Action, Question, act, answer_form, done
+from tollkeeper.console.changes import Action, OwnAction, Question, act, answer_form, done
 from tollkeeper.console.chosen import chosen_organization
-from tollkeeper.console.context import console_of
+from tollkeeper.console.context import console_of, services_of
 from tollkeeper.console.forms import Form, Refused, organization_id, project_id
+from tollkeeper.console.own_services import AnyServices
 from tollkeeper.console.pages.costs import month_spend
 from tollkeeper.console.pages.organizations import cap_period
 from tollkeeper.console.rendering import render
@@ -18,11 +19,10 @@ from tollkeeper.domain.organization import Project
 from tollkeeper.domain.reports import CostDimension
 from tollkeeper.domain.views import CapUse
 from tollkeeper.services.ledger.accounts import LimitChange
-from tollkeeper.services.use_cases import Services
 
 
 async def show_all(request: Request, refused: Refused | None = None) -> Response:
-    services = console_of(request).services
+    services = services_of(request)
     chosen = await chosen_organization(request)
     caps: dict[ProjectId, list[CapUse]] = {}
     projects: list[Project] = []
@@ -57,7 +57,7 @@ async def create(request: Request) -> Response:
 
 
 async def show(request: Request, refused: Refused | None = None) -> Response:
-    services = console_of(request).services
+    services = services_of(request)
     project = await services.projects.project_show(project_id(request.path_params["project"]))
     organization = await services.organizations.organization_show(project.organization_id)
     caps = await services.caps.cap_show(project.organization_id)
@@ -81,7 +81,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
 
 
 async def change(request: Request) -> Response:
-    services = console_of(request).services
+    services = services_of(request)
     project = await services.projects.project_show(project_id(request.path_params["project"]))
     return await act(request, _ACTIONS, project, f"/projects/{project.id}", show)
 
@@ -92,7 +92,7 @@ def _limit(form: Form, name: str) -> LimitChange:
     return "default" if limit is None else limit
 
 
-async def _ask_about_archive(_: Services, project: Project, __: Form) -> Question:
+async def _ask_about_archive(_: AnyServices, project: Project, __: Form) -> Question:
     return Question(
         f"Archive {project.name}?",
         "Its keys admit no new calls. Costs and activity stay readable. This cannot be undone.",
@@ -101,7 +101,7 @@ async def _ask_about_archive(_: Services, project: Project, __: Form) -> Questio
 
 
 _ACTIONS: dict[str, Action[Project]] = {
-    "archive": Action(
+    "archive": OwnAction(
         "project-archived",
         lambda services, project, _: services.projects.project_archive(
             project.organization_id, project.id

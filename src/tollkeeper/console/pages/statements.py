@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.context import console_of
+from tollkeeper.console.context import services_of
 from tollkeeper.console.forms import optional, organization_id
 from tollkeeper.console.rendering import csv_file, render
 from tollkeeper.domain.months import month_of_day, month_of_text
@@ -13,7 +13,7 @@ from tollkeeper.domain.statements import Statement, statement_rows
 
 async def show(request: Request) -> Response:
     statement = await _statement(request)
-    services = console_of(request).services
+    services = services_of(request)
     organization = await services.organizations.organization_show(statement.organization_id)
     return render(
         request,
@@ -35,4 +35,4 @@ async def _statement(request: Request) -> Statement:
     identity = organization_id(request.path_params["organization"])
     text = optional(request.query_params, "month")
     month = None if text is None else month_of_text(text)
-    return await console_of(request).services.statements.statement_show(identity, month)
+    return await services_of(request).statements.statement_show(identity, month)

@@ -7,14 +7,14 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.bootstrap.services import unsettled_rule
+from tollkeeper.bootstrap.calls import unsettled_rule
+from tollkeeper.bootstrap.services import Services
 from tollkeeper.console.changes import Question, answer_form, done
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, Refused, optional, request_id
 from tollkeeper.console.rendering import duration, exact_usd, number, render
 from tollkeeper.domain.errors import InvalidRequest, StateConflict
 from tollkeeper.services.ledger.bulk_resolution import BulkAction
-from tollkeeper.services.use_cases import Services
 from tollkeeper.storage.unsettled import UnsettledSelection
 
 _SHOWN_MAX = 200

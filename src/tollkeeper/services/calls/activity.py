@@ -2,7 +2,7 @@
 so that no call waits for the database. If requests with one key are rejected repeatedly for the
 same reason, the repetitions are counted and share a record."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from operator import attrgetter
@@ -24,6 +24,7 @@ from tollkeeper.services.calls.refusals import (
 )
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.ledger.months import dropped_message, find_dropped
+from tollkeeper.services.tallies import write_tallies
 from tollkeeper.storage import activity, activity_partitions, rollups
 from tollkeeper.storage.activity_partitions import DAILY_TABLES
 from tollkeeper.storage.database import Connection, Database
@@ -74,9 +75,6 @@ class Activity:
         self._retention_days = retention_days
         self._dropped = 0
         self._refusals = RepeatedRefusals()
-        # Makes the call recorder pass its buffered records to this object. `CallRecorder` sets this
-        # function.
-        self.collect: Callable[[], None] = lambda: None
         self._batches: Batches[ActivityRecord] = Batches(
             self._write,
             name="activity",
@@ -118,7 +116,7 @@ class Activity:
     async def drain(self) -> None:
         """Waits until all records are written, at most `_DRAIN_TIMEOUT_S` seconds."""
         before = self._dropped
-        self.collect()
+        write_tallies()  # The recorder passes its buffered records on.
         self.write_refusals()
         if not await self._batches.drain(_DRAIN_TIMEOUT_S):
             _log.error("activity records are lost", count=self._dropped - before)

@@ -144,7 +144,6 @@ class CallRecorder:
         self._refused: list[ActivityRecord] = []
         self._waiting: set[asyncio.Task[None]] = set()
         collect_while_alive(self.flush)
-        activity.collect = self.flush
 
     def started(self, tab: Tab) -> None:
         """Starts the tracing span of the call. Is called only if calls are traced."""

@@ -46,17 +46,16 @@ class Handout(FairTurns):
     """Delivers the results of a batch to the waiting calls, a few in each iteration of the event
     loop, so that these calls do not block the other calls of a busy process."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_busy: Callable[[], bool]) -> None:
+        """`is_busy` tells whether the process has so much work that calls must take turns."""
         super().__init__(_RESULTS_PER_TURN)
-        # Tells whether the process is so busy that calls must take turns. The worker replaces this
-        # default.
-        self.needed: Callable[[], bool] = lambda: True
+        self._is_busy = is_busy
 
     @property
     def is_needed(self) -> bool:
         """Tells whether results must be delivered with `add`. If not, the caller may deliver all
         results at once."""
-        return len(self) > 0 or self.needed()
+        return len(self) > 0 or self._is_busy()
 
 
 class GroupQueue(Generic[T, R]):

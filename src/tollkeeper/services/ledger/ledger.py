@@ -61,11 +61,18 @@ _reservation_id = attrgetter("outcome.reservation_id.int")
 
 
 class Ledger:
-    def __init__(self, store: LedgerStore, policies: PolicyDirectory, excesses: Excesses) -> None:
+    def __init__(
+        self,
+        store: LedgerStore,
+        policies: PolicyDirectory,
+        excesses: Excesses,
+        is_busy: Callable[[], bool],
+    ) -> None:
+        """While `is_busy`, only a few calls get their results in each iteration of the event loop."""
         self._store = store
         self.excesses = excesses
         # Delivers the results of a batch to the waiting calls.
-        self.handout = Handout()
+        self.handout = Handout(is_busy)
         self._holds = Holds(
             store,
             policies,

@@ -86,9 +86,10 @@ class Lease:
         lease_s: float = LEASE_S,
         *,
         kind: str | None = None,
+        on_outdated: Callable[[str], None] = lambda reason: None,
     ) -> None:
         """`kind` is the kind of a process that is not a gateway, for example a console; None for a
-        gateway."""
+        gateway. `on_outdated` gets the reason when the schema has become too new for this code."""
         self._database = database
         self._process = RunningProcess(
             process_id, code_revision(), socket.gethostname(), os.getpid(), kind
@@ -97,8 +98,7 @@ class Lease:
         # The time of the first heartbeat since the last failure; None if no heartbeat has succeeded
         # since then.
         self._steady_since: float | None = None
-        # Called with the reason when the schema has become too new for this code.
-        self.on_outdated: Callable[[str], None] = lambda reason: None
+        self._on_outdated = on_outdated
 
     @property
     def interval_s(self) -> float:
@@ -124,7 +124,7 @@ class Lease:
 
     def _tell_outdated(self, state: SchemaState) -> None:
         if state.is_newer and state.refusal is not None:
-            self.on_outdated(state.refusal)
+            self._on_outdated(state.refusal)
 
     @property
     def steady(self) -> bool:

@@ -47,6 +47,11 @@ from tollkeeper.services.policies.judge_slots import JudgeLoad, JudgeSlots
 # the backend reports (0 if it reports none).
 JudgeMeter: TypeAlias = Callable[[OrganizationId, Model, Usage | None, int], None]
 
+
+def unmetered(_organization: OrganizationId, _model: Model, _usage: Usage | None, _: int) -> None:
+    """Counts nothing."""
+
+
 _NO_ID = UUID(int=0)
 _NO_PROJECT = ProjectId(_NO_ID)
 # The organization id of questions that an operator asks to try a rule or to check the judge.
@@ -176,12 +181,19 @@ class _ScoreCache:
 class Judge:
     """Asks questions about texts. Caches the score of each question about each window."""
 
-    def __init__(self, backend: Backend, model: Model, secret: bytes, config: JudgeConfig) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        model: Model,
+        secret: bytes,
+        config: JudgeConfig,
+        meter: JudgeMeter = unmetered,
+    ) -> None:
         self._backend = backend
         self._model = model
         self._secret = secret
         self.config = config
-        self.meter: JudgeMeter = lambda *_: None
+        self._meter = meter
         self._slots = JudgeSlots(config.concurrency)
         self._cached = _ScoreCache()
         # The steps in which watching askers read cached scores. Organizations take turns.
@@ -287,7 +299,7 @@ class Judge:
                     report = merged(report, event.usage)
             if charged or report is not NO_REPORT:
                 usage, cost = read_usage(call, report), report.cost_picousd or 0
-                self.meter(asker.organization_id, self._model, usage, cost)
+                self._meter(asker.organization_id, self._model, usage, cost)
         deltas = (event for event in answer.events if isinstance(event, Delta))
         logprobs = [delta.logprobs for delta in deltas if delta.logprobs is not None]
         score = next((score for score in map(read_score, logprobs) if score is not None), None)
