@@ -17,9 +17,18 @@ def constants(changes: Mapping[str, Any]) -> Iterator[None]:
     with ExitStack() as stack:
         for name, value in changes.items():
             path = f"tollkeeper.{name}"
-            new = partial(resolve_name(path), **value) if isinstance(value, dict) else value
+            new = _with_defaults(resolve_name(path), value) if isinstance(value, dict) else value
             stack.enter_context(patch(path, new))
         yield
+
+
+def _with_defaults(class_: type, defaults: Mapping[str, Any]) -> Any:
+    """Returns a function that creates objects of this class, and whose fields `dataclasses` can list."""
+    new = partial(class_, **defaults)
+    new.__dict__.update(
+        (name, value) for name, value in vars(class_).items() if name == "__dataclass_fields__"
+    )
+    return new
 
 
 def constants_path(folder: Path, changes: Mapping[str, Any]) -> str:
