@@ -14,7 +14,7 @@ CONNECT_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """Contains the result of one check, with a sentence for the operator."""
+    """With a sentence for the operator."""
 
     ok: bool
     detail: str
@@ -23,7 +23,7 @@ class ProbeResult:
 async def probe_backends(
     settings: Settings, engine: EmbeddedEngine | None
 ) -> tuple[dict[str, str], bool]:
-    """Returns a line about each backend, and whether at least one backend can be reached."""
+    """A line about each, and whether at least one can be reached."""
     results = await asyncio.gather(*(_probe(backend, engine) for backend in settings.backends))
     lines = {
         f"backend {backend.name}": result.detail
@@ -48,7 +48,7 @@ def engine_state(engine: EmbeddedEngine | None) -> ProbeResult:
 
 
 async def reach(url: str, timeout_s: float) -> ProbeResult:
-    """Tries to open a TCP connection to the URL's host and port. An invalid URL is a failure."""
+    """Opens a TCP connection. An invalid URL is a failure."""
     try:
         host, port = host_and_port(url)
     except ValueError as exc:
@@ -67,5 +67,5 @@ async def reach(url: str, timeout_s: float) -> ProbeResult:
 
 
 def _reason(exc: OSError) -> str:
-    # Name resolution errors have negative numbers, for which `os.strerror` has no text.
+    # Name resolution errors are negative, and `os.strerror` has no text for them.
     return os.strerror(exc.errno) if exc.errno and exc.errno > 0 else exc.strerror or str(exc)

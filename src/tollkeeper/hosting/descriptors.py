@@ -1,4 +1,4 @@
-"""Manages a process's limit of file descriptors, which open files and connections use."""
+"""A process's limit of file descriptors."""
 
 import contextlib
 import os
@@ -10,14 +10,12 @@ from pathlib import Path
 
 from tollkeeper.hosting.http_protocol import HttpLimits
 
-# A process that uses more than this fraction of its descriptors has nearly exhausted them.
+# Beyond this share they're nearly exhausted.
 _NEARLY_ALL = 15 / 16
-# The time after which the gateway closes an idle connection. It is longer than the idle timeouts of
-# common load balancers (600 s at Google, less at others), so that the balancer closes first. If the
-# gateway closed first, a request that the balancer sends at the same moment would be lost.
+# Longer than common load balancers wait (600 s at Google, less elsewhere), so that they close first: a
+# request sent while the gateway closes would be lost.
 KEEP_ALIVE_S = 620.0
-# The maximum number of client connections of one worker, including idle ones. A connection takes up to
-# 36 KB of memory, so 10,000 take up to 360 MB.
+# Of one worker, with idle ones. Each takes up to 36 KB, so up to 360 MB.
 CONNECTIONS_MAX = 10_000
 _LIMIT = re.compile(r"^Max open files +(\d+)", re.MULTILINE)
 
@@ -33,9 +31,9 @@ class Descriptors:
 
 
 def raise_limit() -> None:
-    """Sets the soft limit of this process and its children to the hard limit."""
+    """For this process and its children."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # On some systems the hard limit is unlimited, but an unlimited soft limit is rejected.
+    # The hard limit may be unlimited where an unlimited soft one is rejected.
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -53,9 +51,7 @@ def _number(limit: int) -> int:
 
 
 def connections_within(limit: int) -> int:
-    """Returns the number of client connections for a process with this limit: half of the limit, and at
-    most `CONNECTIONS_MAX`. The other half is for connections to backends and the database, and for files.
-    """
+    """Half of the limit; the rest is for backends, the database and files."""
     return min(limit // 2, CONNECTIONS_MAX)
 
 
@@ -64,8 +60,7 @@ def http_limits() -> HttpLimits:
 
 
 def descriptors_of(pid: int) -> Descriptors | None:
-    """Returns the number and limit of a process's descriptors. Returns None if the process has ended, or
-    if the operating system does not report them."""
+    """Number and limit. None if the process has ended or the system doesn't tell."""
     process = Path("/proc") / str(pid)
     try:
         match = _LIMIT.search((process / "limits").read_text())

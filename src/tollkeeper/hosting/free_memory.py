@@ -1,12 +1,10 @@
 """Returns free memory to the operating system after a peak.
 
-By itself, glibc returns only free memory at the end of its heap. After a peak of large buffers, for
-example for clients that do not read, most of the heap is free. But the heap stays at its peak size if
-a few small blocks at its end are in use. `malloc_trim` also returns the free pages before such blocks.
+glibc only returns what's free at the end of its heap, so a few small blocks there keep the heap at its peak,
+after large buffers for clients that don't read say. `malloc_trim` also returns the pages before them.
 
-Large blocks, such as request bodies, are allocated outside the heap and return to the operating system
-when they are freed. By default, glibc raises the minimum size of such blocks when a block is freed, and
-then allocates further blocks of that size in the heap. A fixed minimum size prevents this.
+Large blocks, such as bodies, live outside the heap and return when freed. But by default glibc raises their
+minimum size with each one freed and then takes that size from the heap. A fixed minimum prevents this.
 """
 
 import asyncio
@@ -14,16 +12,16 @@ import ctypes
 from collections.abc import Callable
 
 INTERVAL_S = 10.0
-# The heap is not trimmed while at most this much of it is free, because it would soon grow again.
+# Up to this, trimming isn't worth it: the heap would soon grow again.
 FREE_BYTES_MAX = 32 << 20
-# A block of at least this size is allocated outside the heap, in its own pages.
+# Larger blocks get pages of their own, outside the heap.
 _OWN_PAGES_BYTES = 128 << 10
-# The number of the `mallopt` option for this size.
+# For `mallopt`.
 _M_MMAP_THRESHOLD = -3
 
 
 class _MallocInfo(ctypes.Structure):
-    """Declares the fields of `struct mallinfo2`, which glibc has since version 2.33."""
+    """`struct mallinfo2`, since glibc 2.33."""
 
     _fields_ = tuple(
         (name, ctypes.c_size_t)
@@ -35,7 +33,7 @@ class _MallocInfo(ctypes.Structure):
 
 
 class Heap:
-    """Accesses the heap of the C library. Does nothing if the C library is not glibc."""
+    """Does nothing without glibc."""
 
     def __init__(self) -> None:
         library = ctypes.CDLL(None)
@@ -62,8 +60,8 @@ class Heap:
 
 
 class MemoryTrimmer:
-    """Trims the heap at an interval if much of it is free. Does not trim while `is_busy` returns True,
-    because threads that allocate memory have to wait some milliseconds for the end of trimming."""
+    """At an interval, if much is free. Not while `is_busy`: threads that allocate wait some milliseconds for
+    it."""
 
     def __init__(self, is_busy: Callable[[], bool], heap: Heap | None = None) -> None:
         self._is_busy = is_busy
@@ -88,7 +86,6 @@ class MemoryTrimmer:
         self.trim_if_large()
 
     def trim_if_large(self) -> bool:
-        """Trims the heap if much of it is free and the process is not busy. Returns True if it did."""
         if self._is_busy() or self._heap.free_bytes() <= FREE_BYTES_MAX:
             return False
         self._heap.trim()

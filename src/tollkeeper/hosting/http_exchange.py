@@ -1,4 +1,4 @@
-"""Implements the HTTP server's side of one request and its answer (see `api.http.exchange`)."""
+"""One request and its answer, on the server's side (see `api.http.exchange`)."""
 
 import asyncio
 import http
@@ -13,103 +13,89 @@ import msgspec
 from tollkeeper.api.http.exchange import ClientDisconnected, RequestHead
 from tollkeeper.domain.errors import TollkeeperError
 
-# If more of a body than this has arrived, the server stops reading until the application asks for the
-# body.
+# Beyond this, the server stops reading until the application asks for the body.
 _READ_AHEAD_BYTES = 64 << 10
-# A larger answer body is sent in a separate write, because joining it with its headers would copy it.
+# A larger one is written by itself: joining would copy it.
 _JOINED_BODY_BYTES_MAX = 64 << 10
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Link(Protocol):
-    """Defines the methods of a connection that its parser and its exchanges use."""
+    """What a parser and exchanges need of a connection."""
 
     @property
     def peer(self) -> str: ...
 
-    # True if written data is sent immediately: the client is connected and reads fast enough.
+    # The client is connected and reads fast enough, so data goes out at once.
     ready: bool
-    # The owner (usually the organization) of the last request; None if unknown.
+    # Of the last request; None: unknown.
     owner: Hashable
 
     @property
     def paused(self) -> bool:
-        """Tells whether the client reads so slowly that the application should wait."""
+        """The client reads so slowly that the application should wait."""
         ...
 
-    async def resumed(self) -> None:
-        """Waits while `paused` is True."""
-        ...
+    async def resumed(self) -> None: ...
 
     def send(self, data: bytes) -> None: ...
 
     def write(self, data: bytes) -> None:
-        """Sends like `send`, but faster. May only be called while `ready` is True."""
+        """Faster than `send`, but only while `ready`."""
         ...
 
     def read_body(self) -> None:
-        """Resumes reading, and checks from now on that the body arrives fast enough."""
+        """From now on the body has to arrive fast enough, too."""
         ...
 
-    def body_arrived(self) -> None:
-        """Handles the end of a body."""
-        ...
+    def body_arrived(self) -> None: ...
 
     def pause_reading(self) -> None: ...
 
     def recognised(self, owner: Hashable) -> None:
-        """Registers the owner of the client's key. Called only if this owner differs from
-        the attribute `owner`, the owner of the previous request."""
+        """Only if it differs from `owner`."""
         ...
 
     def request_begun(self, exchange: "HttpExchange") -> None:
-        """Handles a request whose headers are complete. Its body may still be arriving."""
+        """Its body may still be arriving."""
         ...
 
-    def send_last(self, exchange: "HttpExchange", last: bytes) -> None:
-        """Sends the last piece of an answer, and handles the end of the answer."""
-        ...
+    def send_last(self, exchange: "HttpExchange", last: bytes) -> None: ...
 
     def abandoned(self, exchange: "HttpExchange") -> None:
-        """Handles the end of an incomplete answer."""
+        """The answer is incomplete."""
         ...
 
 
 class HttpExchange(msgspec.Struct, eq=False):
-    """Holds one request and its answer. The parser adds each part of the body when it has arrived."""
-
     _link: Link
     head: RequestHead
     owner: Hashable = None
-    # True after the answer is complete or abandoned.
+    # Complete or abandoned.
     finished: bool = False
-    # True after a piece of a streamed answer was written.
     wrote: bool = False
-    # False if the connection is closed after the answer.
     keep_alive: bool = True
-    # True if the answer has no body, because the method is HEAD.
+    # For HEAD.
     omits_body: bool = False
-    # The declared size of the body. 0 if the body is chunked, if there is none, or if `parse_repeated`
-    # returned the complete request.
+    # 0 if it's chunked, missing, or `parse_repeated` returned the whole request.
     content_length: int = 0
-    # The complete body; None while a part of it is missing.
+    # None while a part is missing.
     body: bytes | None = None
-    # The part of the body that has arrived so far: bytes if it came in one read, a bytearray otherwise.
+    # Bytes if it came in one read, otherwise a bytearray.
     _received: bytes | bytearray = b""
     _failure: TollkeeperError | None = None
     _disconnected: bool = False
-    # The callback of `receive_body`: it is called with the received size whenever data arrives, and may
-    # reject the body. None if the application does not wait for the body.
+    # Of `receive_body`: gets the size as it grows, and may reject the body. None if the application doesn't
+    # wait.
     _grow_to: Callable[[int], None] | None = None
-    # The size of `_received` at the last call of `is_too_slow`.
+    # Of `_received`, at the last `is_too_slow`.
     _size_before: int = 0
     _waiter: asyncio.Future[None] | None = None
-    # The encoded status line and headers of a streamed answer; None before `start` and after they are sent.
+    # Of a streamed answer, from `start` until they're sent.
     _answer_headers: bytes | None = None
-    # True after `start`.
     _begun: bool = False
     _uses_chunks: bool = False
-    # True after the headers were sent together with the first chunk. Only chunks follow.
+    # With the headers. Only chunks follow.
     _has_sent_chunk: bool = False
     disconnect_callback: Callable[[], None] | None = None
     on_stop: Callable[[], None] | None = None
@@ -153,8 +139,7 @@ class HttpExchange(msgspec.Struct, eq=False):
             return
         self.finished = True
         if self.body is None:
-            # The client may still be sending this request's body, so the connection cannot serve another
-            # request.
+            # The client may still be sending this body, so the connection can't be used again.
             self.keep_alive = False
             self._received = b""
         if self.omits_body:
@@ -176,8 +161,7 @@ class HttpExchange(msgspec.Struct, eq=False):
     def start(self, status: int, headers: bytes) -> None:
         assert not self._begun, "an answer starts once"
         self._begun = True
-        # HTTP/1.0 has no chunks. There, the client recognises the end of the answer by the close of the
-        # connection.
+        # HTTP/1.0 has none: closing the connection ends the answer.
         self._uses_chunks = not self.head.is_http10
         if self.body is None or not self._uses_chunks:
             self.keep_alive = False
@@ -201,8 +185,7 @@ class HttpExchange(msgspec.Struct, eq=False):
         link, fixed_size = self._link, len(before) + len(after)
 
         def write(middle: bytes) -> bool:
-            # Does the same as `HttpExchange.write`, without further function calls, because a stream has
-            # many pieces.
+            # The same as `HttpExchange.write` without calls, because a stream has many pieces.
             if self.finished or not link.ready:
                 return False
             self.wrote = True
@@ -234,8 +217,7 @@ class HttpExchange(msgspec.Struct, eq=False):
 
     @property
     def ends_by_itself(self) -> bool:
-        """Tells whether the application ends its work by itself after a disconnect, so that the
-        work need not be cancelled."""
+        """After a disconnect, so the work needn't be cancelled."""
         return self.disconnect_callback is not None
 
     def add_piece(self, piece: bytes) -> None:
@@ -262,24 +244,21 @@ class HttpExchange(msgspec.Struct, eq=False):
 
     @property
     def waits_for_body(self) -> bool:
-        """Tells whether the application waits until the client has sent the whole body."""
         return self._grow_to is not None and self.body is None
 
     def is_too_slow(self, bytes_min: int) -> bool:
-        """Tells whether less than `bytes_min` of the body has arrived since the last call. The first
-        call counts from when the application asked for the body."""
+        """Since the last call or, the first time, since the application asked for the body."""
         before, self._size_before = self._size_before, len(self._received)
         return self._size_before - before < bytes_min
 
     def fail_body(self, failure: TollkeeperError) -> None:
-        """Makes `receive_body` raise `failure`, and drops the received part of the body."""
+        """From `receive_body`; what has come is dropped."""
         self._failure = failure
         self._received = b""
         self.keep_alive = False
         self._wake()
 
     def handle_disconnect(self) -> None:
-        """Handles the loss of the connection."""
         if self._disconnected or self.finished:
             return
         self._disconnected = True
@@ -288,8 +267,7 @@ class HttpExchange(msgspec.Struct, eq=False):
             self.disconnect_callback()
 
     def stop(self) -> None:
-        """Ends the exchange because the server stops. The application can notify the client in its `on_stop`
-        callback; after that, nothing more is sent."""
+        """The server stops. The application can tell the client in `on_stop`; after that, nothing is sent."""
         self.keep_alive = False
         if not self.finished and self.on_stop is not None:
             self.on_stop()
@@ -324,8 +302,7 @@ class HttpExchange(msgspec.Struct, eq=False):
 # Answers in the same second share the lines.
 @lru_cache(maxsize=16)
 def first_lines(status: int, keep_alive: bool, now: int) -> bytes:
-    """Encodes the first lines of an answer: the status line, the date in the Unix second `now`, and
-    `connection: close` if `keep_alive` is False."""
+    """Status line, date (the Unix second `now`), and `connection: close` unless `keep_alive`."""
     phrase, date = http.HTTPStatus(status).phrase, formatdate(now, usegmt=True)
     connection = "" if keep_alive else "connection: close\r\n"
     return f"HTTP/1.1 {status} {phrase}\r\ndate: {date}\r\n{connection}".encode()

@@ -1,8 +1,5 @@
-"""Serves one HTTP/1.1 connection: answers its requests in order, and limits their size and duration.
-
-The server disconnects clients that send or read too slowly. It answers an invalid request with an
-error in the API's JSON format, including a request id.
-"""
+"""One HTTP/1.1 connection: answers its requests in order, limits their size and time, disconnects clients
+that send or read too slowly, and answers invalid requests with an error in the API's format."""
 
 import asyncio
 from collections.abc import Callable, Hashable
@@ -22,65 +19,54 @@ from tollkeeper.runtime.connection_limit import ConnectionLimit, network_of
 from tollkeeper.runtime.fair_queue import Callback
 from tollkeeper.services.request_ids import new_request_id_text
 
-# The size of one read from the socket. Reads are small until the application has asked for the body,
-# because only after that are received bytes counted against the client's share of memory.
+# Small until the application asks for the body, because only then bytes count against the client's share of
+# memory.
 _READ_BYTES = 16 << 10
 _BODY_READ_BYTES = 256 << 10
-# Data that arrives while the server answers an earlier request is buffered without parsing. If more
-# than this is buffered, the server stops reading the socket. It then notices a disconnect only when
-# it reads again for the next request.
+# Of later requests, buffered without parsing. Beyond this the server stops reading, and notices a disconnect
+# only when it reads again.
 _UNPARSED_BYTES_MAX = _READ_BYTES
-# The maximum size of buffered answer data for a client that does not read. Beyond it, the
-# application has to wait before it writes more.
+# For a client that doesn't read. Then the application has to wait.
 _UNSENT_BYTES_MAX = 16 << 10
-# If an answer is complete before its request, the server reads and drops the remaining request for
-# this long before it closes the connection. Closing immediately would reset the connection, and the
-# client would lose the answer.
+# If the answer is complete before its request, the rest is read and dropped for this long: closing at once
+# would reset the connection, and the client would lose the answer.
 _LINGER_S = 2.0
-# Replaces `_LINGER_S` after an error that the server sends without calling the application.
+# After an error that the server sends by itself.
 _LINGER_AFTER_REFUSAL_S = 0.5
-# The minimum speed at which a body must arrive. It is measured over intervals of `header_timeout_s`
-# or `keep_alive_s`, whichever is shorter.
+# Measured over `header_timeout_s` or `keep_alive_s`, whichever is shorter.
 _BODY_BYTES_PER_S_MIN = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    # The time after which an idle connection is closed.
     keep_alive_s: float
-    # The maximum number of open connections. To stay below it, the server closes idle connections or
-    # rejects new ones.
+    # The server closes idle connections, or rejects new ones, to stay below it.
     connections_max: int
-    # The maximum time until all headers of a request have arrived, and their maximum size.
+    # For all headers, and their size.
     header_timeout_s: float = 10
     header_bytes_max: int = 16_384
-    # The time after which a client that does not read its answer is disconnected.
+    # For a client that doesn't read.
     write_timeout_s: float = 60
 
 
 @dataclass(slots=True)
 class ServerState:
-    """Holds the objects that all connections of one server share."""
-
     app: Application
     limits: HttpLimits
-    # Limits how many requests begin in one iteration of the event loop.
     arrivals: Arrivals
-    # Returns the style of errors at a path.
+    # By path.
     error_style: Callable[[bytes], ErrorStyle]
-    # Limits the number of open connections.
     connection_limit: "ConnectionLimit[HttpConnection]" = field(init=False)
-    # The read buffers. All connections can share them, because the event loop reads from one connection
-    # at a time.
+    # All connections share them, because the event loop reads one at a time.
     buffer: memoryview = field(init=False)
     small_buffer: memoryview = field(init=False)
     connections: "set[HttpConnection]" = field(default_factory=set)
     known_headers: KnownHeaders = field(default_factory=WeakValueDictionary)
-    # The requests on which the application is still working, by the task of this work.
+    # By the task that works on it.
     exchanges: dict[asyncio.Task[None], HttpExchange] = field(default_factory=dict)
-    # True if the server closes each connection after its next answer.
+    # Close each connection after its next answer.
     leaving: bool = False
-    # True if the server accepts no further request.
+    # Accept no further request.
     stopping: bool = False
 
     def __post_init__(self) -> None:
@@ -93,49 +79,42 @@ class ServerState:
         self.small_buffer = self.buffer[:_READ_BYTES]
 
     def work_ended(self, task: asyncio.Task[None]) -> None:
-        """Ends the exchange of this task, because the application's work has ended."""
         exchange = self.exchanges.pop(task)
         if not exchange.finished:
             exchange.abandon()
-        # The callbacks refer to the application's objects, which refer back to the exchange. Clearing
-        # them breaks these reference cycles, so that reference counting frees the request, with its body
-        # and prompt, immediately.
+        # They refer to the application's objects, which refer back. Without the cycle, the request with its
+        # body and prompt is freed at once.
         exchange.disconnect_callback = exchange.on_stop = None
 
 
 class HttpConnection(asyncio.BufferedProtocol):
-    """Serves one connection. Parses the next request when the current answer is complete."""
+    """Parses the next request when the current answer is complete."""
 
-    # The defaults are class attributes, which saves time: a new connection changes only a few of them.
+    # Class attributes save time: a new connection changes few.
     _transport: asyncio.Transport
-    # Set in `connection_made`. `ready` means that the connection is open and that the client reads fast
-    # enough.
+    # Set in `connection_made`. `ready`: open, and the client reads fast enough.
     write: Callable[[bytes], None]
     ready = False
-    # The request that the application is answering.
+    # Being answered.
     _current: HttpExchange | None = None
-    # The current request, until the data that arrived together with its headers is parsed. Only then is
-    # the application called.
+    # Until the data that came with its headers is parsed. Only then is the application called.
     _unstarted: HttpExchange | None = None
-    # The owner (usually the organization) of the last request; None if unknown.
+    # Of the last request; None: unknown.
     owner: Hashable = None
-    # True if the next data begins a request, unless a request is being answered: the connection is
-    # `ready`, and there is nothing for `_start_next`.
+    # `ready`, with nothing for `_start_next`: unless a request is being answered, the next data begins one.
     _is_clear = False
-    # The error for invalid data that follows valid requests. The server sends this error after the
-    # answers to the valid requests.
+    # For invalid data, after the answers to the valid requests before.
     _refusal: TollkeeperError | None = None
-    # True if the server ignores all further data from the client.
+    # Ignore whatever else comes.
     _dropping = False
     _closed = False
     _reading_paused = False
     _writable: asyncio.Event | None = None
     _write_timer: asyncio.TimerHandle | None = None
     _deadline_timer: asyncio.TimerHandle | None = None
-    # The time at which the currently incomplete headers began to arrive. For the first request, the time
-    # at which the connection was opened.
+    # Since when the headers are incomplete; at first, since the connection was opened.
     _headers_since: float | None = None
-    # The time at which the last answer ended; 0 before the first answer.
+    # 0 before the first answer.
     _idle_since = 0.0
 
     def __init__(self, state: ServerState, loop: asyncio.AbstractEventLoop) -> None:
@@ -143,11 +122,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._limits = state.limits
         self._loop = loop
         self._parser = RequestParser(self, state.limits.header_bytes_max, state.known_headers)
-        # Parsed requests that wait for the answer to the current request.
+        # For the current answer.
         self._waiting: list[HttpExchange] = []
-        # Received bytes that are not parsed yet.
         self._unparsed = bytearray()
-        # The buffer for the next read.
         self._buffer = state.small_buffer
 
     # Called by the event loop.
@@ -202,10 +179,10 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._current.handle_disconnect()
 
     def pause_writing(self) -> None:
-        """Gives a client that reads too slowly `write_timeout_s` to catch up."""
+        """The client has `write_timeout_s` to catch up."""
         self._writable = asyncio.Event()
         self.ready = self._is_clear = False
-        # The client's further requests can wait until the client reads.
+        # The client's other requests can wait until it reads.
         self.pause_reading()
         self._start_write_timer()
 
@@ -220,7 +197,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if len(self._unparsed) <= _UNPARSED_BYTES_MAX:
             self.resume_reading()
         if self._closed:
-            # The transport closes only after it has sent its buffer. The timer limits that time.
+            # The transport first sends its buffer; this limits the time.
             self._start_write_timer()
         elif self._current is None:
             self._idle_since = self._loop.time()
@@ -257,15 +234,14 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def read_body(self) -> None:
         if self._current is not None and self._current.content_length:
-            # A chunked body keeps the small buffer: the chunks in it may be tiny, and each takes time.
+            # Chunks may be tiny, and each takes time, so they keep the small buffer.
             self._buffer = self._state.buffer
         self.resume_reading()
         self._check_time_at(self._loop.time() + self._body_check_interval_s)
 
     def body_arrived(self) -> None:
         self._buffer = self._state.small_buffer
-        # Reading may be paused because the body is large. It must resume after the body, because the
-        # server notices a disconnect only while it reads.
+        # It may be paused for the large body, and the server notices a disconnect only while it reads.
         self.resume_reading()
 
     def pause_reading(self) -> None:
@@ -278,8 +254,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._state.connection_limit.recognise(self, owner)
 
     def send_last(self, exchange: HttpExchange, last: bytes) -> None:
-        """Sends the last piece of the answer to this exchange. Then starts the next request or closes the
-        connection."""
+        """Then starts the next request or closes."""
         self._current = None
         self.owner = exchange.owner
         if self._is_clear and exchange.keep_alive:
@@ -294,7 +269,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._start_next()
 
     def abandoned(self, exchange: HttpExchange) -> None:
-        """Closes the connection, because the answer to this exchange is incomplete or missing."""
+        """The answer is incomplete or missing."""
         if self._current is exchange:
             self._current = None
             self._close()
@@ -302,9 +277,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     # Called by `ConnectionLimit`.
 
     def close_if_idle(self) -> bool:
-        """Closes the connection if the server can do nothing for it until the client sends or reads
-        data. If a body is still arriving, its request fails first. Returns False if the connection stays
-        open."""
+        """If nothing can be done until the client sends or reads. A request whose body is arriving fails
+        first. False: it stays open."""
         if self._current is not None:
             if not self._current.waits_for_body:
                 return False
@@ -318,8 +292,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         return True
 
     def close_if_waiting(self) -> bool:
-        """Refuses the next request and closes the connection, if this request waits for its turn. Returns
-        False if the connection stays open."""
+        """Refuses a request that waits for its turn. False: it stays open."""
         if self._current is not None or not (self._waiting or self._unparsed):
             return False
         self._refuse(_no_room())
@@ -329,12 +302,11 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def is_receiving(self) -> bool:
-        """Tells whether a request may be arriving: the connection is new, headers have begun, or
-        requests wait for their turn."""
+        """The connection is new, headers have begun, or requests wait for their turn."""
         return self._headers_since is not None or bool(self._unparsed) or bool(self._waiting)
 
     def stop_accepting(self) -> None:
-        """Drops all requests that are not being answered yet, and accepts no further request."""
+        """Requests that aren't being answered yet are dropped."""
         self._waiting.clear()
         self._unparsed.clear()
         if self._current is None:
@@ -364,8 +336,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._state.arrivals.wait(self.owner, callback)
 
     def _limit_body_reads(self) -> None:
-        """Stops reading an incomplete body until a later iteration of the event loop, if this iteration has
-        done enough for this client. Otherwise, bodies in many small parts would make iterations long."""
+        """Until a later iteration, if this one has done enough for the client: bodies in many small parts
+        would make iterations long."""
         if (
             self._parser.exchange is not None
             and not self._reading_paused
@@ -388,16 +360,15 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self.resume_reading()
 
     def _begin_early(self, data: bytes) -> None:
-        """Begins a request before its turn, because the application will probably reject it immediately. If
-        the application does not, counts the request."""
+        """The application will probably reject it at once. If not, it counts."""
         owner = self.owner
         self._start(self._parser.parse_repeated(data) or self._parse(data))
         if self._current is not None:
             self._state.arrivals.count(owner)
 
     def _parse(self, data: bytes) -> HttpExchange | None:
-        """Parses `data` up to the end of the current request, and buffers any data after it. Returns the
-        request if its headers are complete now and it can be started, otherwise None."""
+        """Up to the end of the current request; the rest is buffered. Returns the request if its headers are
+        complete now and it can start."""
         parser, start, size = self._parser, 0, len(data)
         known = parser.parse_known(data)
         if known is not None:
@@ -414,7 +385,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             if start < size:
                 self._keep_unparsed(data[start:])
             elif parser.overhead_bytes and self._headers_since is None and parser.exchange is None:
-                # The headers are incomplete: a part of them, or only empty lines before them, has arrived.
+                # A part has come, or only empty lines.
                 self._headers_since = self._loop.time()
                 self._check_time_at(self._headers_since + self._limits.header_timeout_s)
         exchange, self._unstarted = self._unstarted, None
@@ -431,7 +402,6 @@ class HttpConnection(asyncio.BufferedProtocol):
     # Answering.
 
     def _start(self, exchange: HttpExchange | None) -> None:
-        """Calls the application. Does nothing if `exchange` is None."""
         if exchange is None:
             return
         self._current = exchange
@@ -439,28 +409,25 @@ class HttpConnection(asyncio.BufferedProtocol):
         if state.leaving:
             exchange.keep_alive = False
         work = state.app(exchange)
-        # If `work` is None, the application has already answered.
+        # None: it has answered already.
         if work is not None:
-            # The loop's method `create_task` would also create a name for the task.
+            # `create_task` would make up a name.
             task = asyncio.Task(work, loop=self._loop, name="request")
             state.exchanges[task] = exchange
             task.add_done_callback(state.work_ended)
 
     def _start_next(self) -> None:
-        """Starts the next request after an answer is complete."""
         if not self._waiting and self._refusal is not None:
             self._refuse(self._refusal)
         elif self._waiting or self._unparsed:
-            # The request waits for a later callback, because the application that has just answered is
-            # still on the call stack.
+            # The application that just answered is still on the stack.
             self._wait_for_turn(self._begin_next)
         else:
             self._is_clear = True
 
     def _fail(self, error: TollkeeperError) -> None:
-        """Handles invalid data. Invalid data in a body makes the request fail. Invalid data outside a body is
-        answered with an error, after the answers to all earlier requests. If the data does not begin like a
-        request, it is answered only if it is the first data on the connection."""
+        """In a body, the request fails. Elsewhere an error follows the answers so far; what doesn't begin
+        like a request gets one only at the connection's start."""
         self._dropping = True
         exchange = self._parser.exchange
         if exchange is not None:
@@ -479,8 +446,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._refuse(error)
 
     def _refuse(self, error: TollkeeperError) -> None:
-        """Sends an error and closes the connection. The application is not called, because there is no
-        valid request."""
+        """Without calling the application: there is no valid request."""
         style = self._state.error_style(self._refused_path())
         rendered = render_error(error, new_request_id_text(), style)
         lines = first_lines(rendered.status, False, int(time()))
@@ -488,7 +454,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._close(linger_s=_LINGER_AFTER_REFUSAL_S)
 
     def _refused_path(self) -> bytes:
-        """Returns the path of the next request, which may be invalid, incomplete or not parsed yet."""
+        """Of a request that may be invalid, incomplete or not parsed yet."""
         if self._waiting:
             return self._waiting[0].head.path
         if self._unparsed:
@@ -496,9 +462,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         return self._parser.path
 
     def _close(self, *, linger_s: float = 0) -> None:
-        """Closes the connection after all buffered data is sent. With `linger_s`, first closes only the
-        sending side and drops the client's data for that time, because the client may still be
-        sending."""
+        """After all data is sent. With `linger_s`, first only the sending side, dropping what the client may
+        still send."""
         if self._closed:
             return
         self._closed = self._dropping = True
@@ -514,7 +479,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             try:
                 self._transport.write_eof()
             except OSError:
-                # The client has disconnected, but the event loop has not noticed it yet.
+                # The client has gone, which the event loop hasn't noticed yet.
                 self._transport.abort()
         else:
             self._transport.close()
@@ -537,9 +502,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         return min(self._limits.header_timeout_s, self._limits.keep_alive_s)
 
     def _check_time(self) -> None:
-        """Checks the deadlines for headers, body and idle time, which share one timer. Requests do not
-        reset the timer. If no deadline has passed when the timer fires, this method sets the timer again.
-        """
+        """Headers, body and idle time share one timer, which requests don't reset: if it fires early, it's
+        set again."""
         now = self._loop.time()
         if self._closed:
             self._transport.close()

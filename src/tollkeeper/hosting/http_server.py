@@ -1,4 +1,4 @@
-"""Runs an HTTP/1.1 server on one socket, from its start until all its requests have ended."""
+"""An HTTP/1.1 server on one socket, until all its requests have ended."""
 
 import asyncio
 import socket
@@ -11,16 +11,15 @@ from tollkeeper.hosting.http_protocol import HttpConnection, HttpLimits, ServerS
 from tollkeeper.hosting.listeners import BACKLOG, drop_new_connections, stop_listening
 from tollkeeper.runtime.fair_queue import FairTurns
 
-# After a stopping server has begun to drop new connections, it waits at least and at most this long
-# for requests that are still arriving. It checks every `_POLL_S` whether there are any.
+# The least and the most that a stopping server waits for requests still arriving, checking every `_POLL_S`.
 _LAST_ARRIVALS_S_MIN = 0.3
 _LAST_ARRIVALS_S_MAX = 3.0
 _POLL_S = 0.05
 
 
 class HttpServer:
-    """Serves an application on a bound socket, in the running event loop. `arrivals` decides when the
-    server begins to parse a request, and `error_style` how an invalid request for a path is answered."""
+    """On a bound socket. `arrivals` decides when parsing begins, and `error_style` how an invalid request is
+    answered."""
 
     def __init__(
         self,
@@ -42,12 +41,9 @@ class HttpServer:
         )
 
     async def prepare_stop(self, delay_s: float) -> None:
-        """Prepares a stop in which no request is lost.
-
-        Serves for another `delay_s`. Meanwhile, closes each connection after its next answer, so that
-        clients open new connections, to other gateways if there are any. Then prevents new connections, and
-        waits until the requests of the last connections have arrived.
-        """
+        """So that a stop loses no request: for `delay_s` each connection closes after its next answer, so
+        clients open new ones, at other gateways if there are any. Then no connection is accepted, and the
+        last ones' requests are awaited."""
         assert self._listener is not None
         loop = asyncio.get_running_loop()
         self._state.leaving = True
@@ -61,7 +57,7 @@ class HttpServer:
             await asyncio.sleep(_POLL_S)
 
     def stop_accepting(self) -> None:
-        """Accepts no new connection, and no further request on an open connection."""
+        """No new connection either."""
         assert self._server is not None
         stop_listening(self._server)
         self._state.stopping = True
@@ -69,12 +65,11 @@ class HttpServer:
             connection.stop_accepting()
 
     async def drain(self, grace_s: float) -> None:
-        """Accepts no new requests, and waits up to `grace_s` until all open requests have ended. Then notifies
-        the clients of the remaining requests that the server stops, cancels these requests, and closes all
-        connections. Requests that end by themselves after a disconnect (`HttpExchange.ends_by_itself`) are
-        not cancelled."""
+        """Waits up to `grace_s` for open requests. Then tells the clients of the others, cancels those, and
+        closes everything. What ends by itself after a disconnect (`HttpExchange.ends_by_itself`) isn't
+        cancelled."""
         self.stop_accepting()
-        # `stop_accepting` closes the server in the next iteration of the event loop.
+        # `stop_accepting` closes the server one iteration later.
         await asyncio.sleep(0)
         exchanges = self._state.exchanges
         if exchanges:

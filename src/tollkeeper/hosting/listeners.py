@@ -1,8 +1,5 @@
-"""Opens and closes listening sockets.
-
-Commands bind their sockets before they start anything else, so that an operator is told immediately if
-a port is in use.
-"""
+"""Opens and closes listening sockets. Commands bind theirs first, so that an operator hears at once if a port
+is in use."""
 
 import asyncio
 import ctypes
@@ -13,13 +10,12 @@ import sys
 
 from tollkeeper.domain.errors import StateConflict
 
-# The number of connections that the kernel queues until the server accepts them.
+# Queued by the kernel.
 BACKLOG = 2048
-# On Linux, this socket option sets a BPF filter for received packets. The filter sees a packet from its
-# TCP header on.
+# Sets a BPF filter for packets, which it sees from their TCP header on.
 _SO_ATTACH_FILTER = 26
-# A BPF program that drops packets with SYN and without ACK, which open a connection. Each line has an
-# operation, the jump distances if a comparison is true and if it is false, and an operand.
+# Drops packets with SYN and without ACK, which open connections. Operation, jump if true, jump if false,
+# operand.
 _DROP_SYN_PROGRAM = (
     (0x30, 0, 0, 13),  # load the byte with the flags
     (0x54, 0, 0, 0x12),  # clear all flags except SYN and ACK
@@ -30,10 +26,9 @@ _DROP_SYN_PROGRAM = (
 
 
 def bind(host: str, port: int, *, setting: str) -> socket.socket:
-    """Returns a listening socket. If the address cannot be bound, raises StateConflict with a message that
-    names `setting`, the section of the settings that contains the address."""
+    """Raises StateConflict, naming the section `setting`, if it can't be bound."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio disables Nagle's algorithm only for sockets with an explicit protocol.
+    # asyncio disables Nagle only for sockets with an explicit protocol.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -55,13 +50,11 @@ def bind(host: str, port: int, *, setting: str) -> socket.socket:
 
 
 def drop_new_connections(listener: socket.socket) -> None:
-    """Makes the kernel drop the first packet of each new connection. Must be called before the listener is
-    closed. Does nothing if the operating system is not Linux.
+    """Call it before the listener is closed. Only on Linux.
 
-    Connections that are already being opened are completed, and the server can accept them. Without this
-    filter, there would always be connections that the kernel has opened and the server has not accepted.
-    Closing the listener would reset them, and their requests would be lost. A client whose first packet
-    was dropped repeats it after a second. If the listener is closed by then, the connection is refused.
+    Connections that are being opened complete, and can be accepted. Otherwise there would always be some that
+    the kernel has opened and the server hasn't accepted, and closing would reset them and lose their
+    requests. A dropped client tries again after a second, and is refused if the listener is closed by then.
     """
     if sys.platform != "linux":
         return
@@ -73,12 +66,8 @@ def drop_new_connections(listener: socket.socket) -> None:
 
 
 def stop_listening(server: asyncio.Server) -> None:
-    """Stops accepting connections, and closes the server one iteration of the event loop later.
-
-    The event loop accepts a connection in one iteration and sets it up in the next. If the server were
-    closed in between, the setup would fail silently: the client's connection would be neither served nor
-    closed.
-    """
+    """Closes one iteration later, because the event loop accepts in one iteration and sets up in the next. In
+    between, the setup would fail silently, and the connection be neither served nor closed."""
     loop = server.get_loop()
     for listener in server.sockets:
         loop.remove_reader(listener.fileno())

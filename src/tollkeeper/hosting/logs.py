@@ -1,9 +1,5 @@
-"""Configures structured logs on standard error, with values of limited length.
-
-If standard error is a terminal, the events are plain text, otherwise one line of JSON each. Warnings and
-errors that libraries log with the standard library's `logging` are written too. No event may contain a
-secret.
-"""
+"""Structured logs on standard error, with values of limited length: text on a terminal, otherwise lines of
+JSON. Libraries' warnings and errors come too. No event may have a secret."""
 
 import logging
 from collections.abc import MutableMapping
@@ -14,7 +10,7 @@ import structlog
 from tollkeeper.runtime.late_log import allow_logs, logs_are_for_people
 from tollkeeper.runtime.output import log_output
 
-# In characters. Longer values are cut, so that a large request cannot fill the log.
+# In characters, so that a large request can't fill the log.
 _VALUE_LENGTH_MAX = 2000
 
 
@@ -41,7 +37,7 @@ def configure_logs() -> None:
 
 
 class _QueuedLines:
-    """Writes the lines of structlog in the thread of `log_output`."""
+    """In the thread of `log_output`."""
 
     def msg(self, line: str) -> None:
         log_output.write_line(line)
@@ -54,7 +50,7 @@ def _report_dropped(count: int) -> None:
 
 
 class _LibraryHandler(logging.Handler):
-    """Passes log records of libraries, such as the database driver's connection pool, to structlog."""
+    """For libraries, such as the driver's pool."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log = structlog.get_logger(record.name)
@@ -63,8 +59,8 @@ class _LibraryHandler(logging.Handler):
 
 
 def _line_for_people(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> str:
-    """Formats an event as `14:03:59 warning: what happened (name=value, ...)`, with the traceback of an
-    exception on further lines. Omits the level `info`, and values that are empty, zero, False or None."""
+    """`14:03:59 warning: what happened (name=value, ...)`, with a traceback on further lines. Without the
+    level `info`, and without empty values."""
     time, level, text = event.pop("timestamp"), event.pop("level"), event.pop("event")
     exception = event.pop("exception", None)
     mark = "" if level == "info" else f"{level}: "
@@ -85,6 +81,6 @@ def _cut_values(
 ) -> MutableMapping[str, Any]:
     for key, value in event.items():
         if isinstance(value, str) and len(value) > _VALUE_LENGTH_MAX:
-            # The beginning is cut, because a traceback names the error in its last line.
+            # A traceback names the error in its last line.
             event[key] = "..." + value[-_VALUE_LENGTH_MAX:]
     return event

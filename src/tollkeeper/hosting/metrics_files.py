@@ -1,9 +1,5 @@
-"""Keeps a full disk from killing a worker.
-
-The Prometheus library writes a worker's metrics to memory-mapped files, and creates and enlarges these
-files without reserving disk space. If the disk is full, a write to such a file ends the process with
-SIGBUS, together with all its calls.
-"""
+"""Keeps a full disk from killing a worker: the Prometheus library maps its files without reserving space, so
+a write on a full disk is a SIGBUS that ends the process with all its calls."""
 
 import errno
 import io
@@ -20,15 +16,14 @@ _log = LateLogger("tollkeeper.worker")
 
 
 def reserve_space() -> None:
-    """Makes the library reserve the disk space of metrics files. Must be called before the first metric is
-    created. Does nothing if the operating system is not Linux."""
+    """Before the first metric is created. Only on Linux."""
     if sys.platform == "linux":
         vars(mmap_dict)["open"] = ReservedFile
 
 
 class ReservedFile(io.FileIO):
-    """Reserves space whenever the library sets the size of the file. If there is no space, continues in
-    memory: then the operator listener does not show the later changes of these metrics."""
+    """Whenever the library sets the size. Without space it goes on in memory, and the operator listener lacks
+    later changes."""
 
     def truncate(self, size: int | None = None) -> int:
         assert size is not None, "the library names the size"
@@ -49,5 +44,5 @@ class ReservedFile(io.FileIO):
         os.dup2(memory, self.fileno(), inheritable=False)
         os.close(memory)
         if not content:
-            # The operator listener cannot read an empty file.
+            # The operator listener can't read an empty file.
             Path(str(self.name)).unlink(missing_ok=True)

@@ -1,5 +1,4 @@
-"""Serves /healthz, /readyz, /alerts and /metrics for operators, on a separate socket. The answers
-contain no data of tenants."""
+"""/healthz, /readyz, /alerts and /metrics on a separate socket, without data of tenants."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -11,7 +10,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from tollkeeper.api.http.exchange import Exchange
 
-# The supervisor's own gauges. The workers write their metrics to files.
+# The supervisor's own; workers write files.
 _READY = Gauge("tollkeeper_ready", "1 if /readyz returns 200, else 0.")
 _REACHABLE = Gauge("tollkeeper_database_reachable", "1 if a new connection works, else 0.")
 _WRITABLE = Gauge("tollkeeper_database_writable", "1 if holds can be written, else 0.")
@@ -23,18 +22,15 @@ _OLD_SERVERS = Gauge(
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Tells whether the service can answer calls."""
-
-    # For each part of the service, such as the database, a line about its state.
+    # A line for each part, such as the database.
     parts: dict[str, str]
     ready: bool
-    # True if a new connection to the database works. Open connections may work although it does not.
+    # For a new connection. Open ones may work without.
     database_reachable: bool = True
-    # True if holds (the amounts reserved before calls) can be written.
+    # Holds can be written.
     database_writable: bool = True
     is_stopping: bool = False
-    # A sentence about each database server that still accepts writes, although a newer server has replaced
-    # it in a failover.
+    # A sentence for each that still accepts writes although a failover has replaced it.
     old_servers: tuple[str, ...] = ()
 
     @property
@@ -45,9 +41,6 @@ class Readiness:
 
 
 class OperatorListener:
-    """Answers requests with the readiness, the alerts of this gateway, and the metrics of all its
-    processes."""
-
     def __init__(
         self,
         find_readiness: Callable[[], Awaitable[Readiness]],
@@ -85,7 +78,6 @@ class OperatorListener:
 
 
 def show_readiness(readiness: Readiness) -> None:
-    """Copies the readiness to the supervisor's gauges."""
     _READY.set(readiness.status == "ready")
     _REACHABLE.set(readiness.database_reachable)
     _WRITABLE.set(readiness.database_writable)

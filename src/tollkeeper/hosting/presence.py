@@ -1,9 +1,5 @@
-"""Registers and finds the gateways that use a data folder.
-
-Each gateway locks a file whose name is the gateway's pid. The kernel releases the lock when the process
-ends, even if the process is killed. So the file of a dead gateway is recognised, even if another process
-has got the same pid since.
-"""
+"""Registers and finds the gateways of a data folder. Each locks a file named by its pid. The kernel unlocks
+it even if the process is killed, so a dead gateway's file is recognised, whoever has its pid now."""
 
 import contextlib
 import fcntl
@@ -17,16 +13,14 @@ from tollkeeper.settings import Settings
 
 @contextlib.contextmanager
 def registered_gateway(settings: Settings) -> Iterator[None]:
-    """Registers this process as a gateway until the end of the `with` block, so that `tollkeeper reload`
-    finds it."""
+    """So that `tollkeeper reload` finds it."""
     folder = _folder(settings)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / str(os.getpid())
     temporary = folder / f".{path.name}"
     with open_lock_file(temporary) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        # The file gets its final name after it is locked. Otherwise `serving_pids` in another process
-        # could take it for the file of a dead gateway.
+        # Only once it's locked: `serving_pids` elsewhere could take it for a dead gateway's.
         temporary.rename(path)
         try:
             yield
@@ -35,7 +29,7 @@ def registered_gateway(settings: Settings) -> Iterator[None]:
 
 
 def serving_pids(settings: Settings) -> list[int]:
-    """Returns the pids of live gateways. Removes the files of dead gateways."""
+    """Removes dead ones' files."""
     pids = []
     for path in sorted(_folder(settings).glob("[0-9]*")):
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:

@@ -1,8 +1,5 @@
-"""Manages those alerts of a gateway that must be reported even while the database is down.
-
-These alerts are stored in the supervisor's memory. All other alerts are stored in the database. If
-several gateways run, each gateway reports its own alerts, with its host name.
-"""
+"""The alerts that must be reported even while the database is down, in the supervisor's memory. All others
+are in the database. Each gateway reports its own, with its host name."""
 
 import socket
 import time
@@ -20,10 +17,9 @@ from tollkeeper.hosting.operator_listener import Readiness
 from tollkeeper.services.alerts import DeliveryFailed, PostAlert, alert_body, log_change
 from tollkeeper.services.batches import Backoff, Batches, Limit
 
-# While the gateway starts, its engine and its backends may not be ready yet. So the alert NOT_READY waits
-# for this long, unless the gateway was ready before.
+# Engine and backends may not be ready at first, so NOT_READY waits, unless the gateway was ready before.
 _START_S = 60.0
-# The maximum number of alerts that wait for delivery to the webhook.
+# For the webhook.
 _QUEUED_MAX = 100
 _RETRIES = Backoff(first_s=5, max_s=600)
 _log = structlog.get_logger("tollkeeper.alerts")
@@ -33,7 +29,7 @@ class ProcessAlerts:
     def __init__(self, post: PostAlert | None) -> None:
         self._post = post
         self._starts_until = time.monotonic() + _START_S
-        # For each key, the alert and the Unix time at which it was raised.
+        # By key, with the Unix time.
         self._raised: dict[str, tuple[RaisedAlert, int]] = {}
         self._deliveries: Batches[tuple[str, str]] = Batches(
             self._deliver,
@@ -46,7 +42,7 @@ class ProcessAlerts:
 
     @property
     def document(self) -> dict[str, Any]:
-        """Returns the currently raised alerts as the JSON document for `/alerts`."""
+        """For `/alerts`."""
         standing = [
             StandingAlert(alert.kind, alert.level, alert.subject, alert.detail, raised_at)
             for alert, raised_at in self._raised.values()
@@ -54,8 +50,7 @@ class ProcessAlerts:
         return {"data": msgspec.to_builtins(standing)}
 
     def check(self, readiness: Readiness) -> None:
-        """Raises, updates and clears alerts for the current readiness. Logs each raised or cleared alert,
-        and sends it to the webhook, if there is one."""
+        """Raises, updates and clears; logs each and sends it to the webhook."""
         if readiness.ready:
             self._starts_until = 0.0
         conditions = _conditions(readiness)
@@ -88,12 +83,8 @@ class ProcessAlerts:
 
 
 def _conditions(readiness: Readiness) -> list[Condition]:
-    """Returns the alert conditions for a readiness: one if old database servers accept writes, one if only
-    new connections fail, and one with the most important reason if the gateway is not ready.
-
-    If there are old servers and the database cannot be reached, no condition says that it cannot be
-    reached, because the old servers explain it.
-    """
+    """Old servers that accept writes; only new connections failing; and the main reason for not being ready.
+    Old servers explain an unreachable database, so that isn't said too."""
     details: dict[AlertKind, str] = {}
     if readiness.old_servers:
         details[AlertKind.OLD_DATABASE_SERVER] = "; ".join(readiness.old_servers)

@@ -1,5 +1,4 @@
-"""Checks for each replica (address of a backend) whether it can be reached. The check runs outside the
-gateway process."""
+"""Whether each replica can be reached, from outside the gateway."""
 
 import asyncio
 import json
@@ -10,7 +9,6 @@ from tollkeeper.hosting.backend_probe import CONNECT_TIMEOUT_S, ProbeResult, rea
 from tollkeeper.settings import BackendSettings, Settings
 
 _ANSWER_BYTES_MAX = 65_536
-# Shown as the address of the embedded engine.
 _ENGINE = "embedded engine"
 
 
@@ -22,7 +20,7 @@ class ReplicaProbe:
 
 
 async def probe_replicas(settings: Settings) -> list[ReplicaProbe]:
-    """Checks the replicas of all backends. Returns the results in the order of the settings."""
+    """In the order of the settings."""
     checks = [_probe(settings, backend) for backend in settings.backends]
     return [probe for probes in await asyncio.gather(*checks) for probe in probes]
 
@@ -39,8 +37,7 @@ async def _probe(settings: Settings, backend: BackendSettings) -> list[ReplicaPr
 
 
 async def _ask_gateway_for_engine_state(settings: Settings, backend: str) -> ProbeResult:
-    """Asks the gateway's operator listener for the state of the embedded engine, because the gateway has
-    started the engine."""
+    """The gateway started the engine, so its operator listener knows."""
     operator = settings.operator
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -52,9 +49,8 @@ async def _ask_gateway_for_engine_state(settings: Settings, backend: str) -> Pro
 
 
 async def ask_operator_listener(host: str, port: int, path: str) -> dict[str, Any]:
-    """Returns the JSON object that the operator listener serves at this path, or an empty dict if the document
-    is not an object. Raises OSError if the connection fails, and ValueError if the answer is not JSON or is
-    too long."""
+    """An empty dict if the document is no object. Raises OSError if the connection fails, ValueError if it's
+    no JSON or too long."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
         writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())

@@ -1,16 +1,12 @@
-"""Parses the HTTP requests of a connection.
-
-The library llhttp (through httptools) finds where headers and bodies begin and end, and rejects
-ambiguous requests. `RequestParser` limits sizes and checks headers. It ignores an Upgrade header, as
+"""Parses a connection's HTTP requests. llhttp (through httptools) finds where headers and bodies begin and
+end, and rejects ambiguous requests; `RequestParser` limits sizes and checks headers. It ignores Upgrade, as
 RFC 9110 allows.
 
-A client usually sends the same headers with each request, except for the length of the body. If the
-headers equal those of an earlier request, `RequestParser.parse_repeated` reuses the parsed headers. The
-application also reuses its results for these headers, such as the endpoint and the key. For a call with
-four headers, this reuse saves about 1,260 bytecodes. SDKs send more headers, for example eighteen.
+A client usually sends the same headers each time, except for the length. Then `parse_repeated` reuses the
+parsed ones, and the application its results for them, such as endpoint and key. With four headers this saves
+about 1,260 bytecodes a call, and SDKs send eighteen, say.
 
-A client with several connections sends the same headers on each of them. So `RequestParser.parse_known`
-also reuses the headers of another open connection.
+`parse_known` reuses another open connection's headers, for clients with several.
 """
 
 import re
@@ -31,68 +27,61 @@ from tollkeeper.hosting.request_rules import (
     split_target,
 )
 
-# The maximum number of header lines in a request.
+# Lines.
 _HEADERS_MAX = 100
-# The maximum number of bytes of a chunked body that are parsed at once. It is small because the parser does
-# not know in advance where the body ends, and may parse the beginning of the next request too.
+# Of a chunked body at once. Small, because the parser doesn't know where it ends and may parse into the next
+# request.
 _CHUNKS_BYTES = 8 << 10
 _HEADERS_END = b"\r\n\r\n"
-# After this many requests in succession with different headers, this connection's headers are no
-# longer cached. The connection probably comes from a proxy with many clients.
+# In a row; then this connection isn't cached any more: probably a proxy with many clients.
 _DIFFERENT_HEADERS_MAX = 8
-# Larger headers are not cached, because an idle connection should need little memory.
+# An idle connection should need little memory.
 _CACHED_BYTES_MAX = 4 << 10
-# Matches only a real Content-Length line: the match begins with a line break, and the values of other
-# headers contain no line breaks.
+# A real line: the match begins with a line break, which other headers' values don't have.
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*(?=\r\n)", re.IGNORECASE)
-# The maximum number of digits of a Content-Length that `parse_repeated` accepts.
+# For `parse_repeated`.
 _LENGTH_DIGITS_MAX = 9
-# Headers that include one of these are not cached, because these change how the body is read.
+# They change how the body is read.
 _UNCACHED_HEADERS = frozenset((b"expect", b"transfer-encoding"))
 
 
 class _CachedHeaders(NamedTuple):
     head: RequestHead
-    # The bytes of the headers before and after the digits of the Content-Length.
+    # Before and after the digits of the Content-Length.
     before: bytes
     after: bytes
 
 
-# The parsed headers of open connections, by the bytes before and after the digits of the Content-Length.
-# All connections of a server share one such mapping. It refers weakly to its values, so an entry disappears
-# when no connection uses its headers any more.
+# By the bytes before and after the digits. All connections share it; it refers weakly, so an entry goes with
+# the last connection that uses it.
 KnownHeaders: TypeAlias = MutableMapping[tuple[bytes, bytes], RequestHead]
 
 
 class RequestParser:
-    """Parses the data of one connection. Creates an exchange for each request, and adds the request's
-    body to it."""
+    """Creates an exchange for each request, and adds its body."""
 
-    # The defaults are class attributes, as in `HttpConnection`.
-    # True if a request has begun to arrive, but its headers are not complete.
+    # Class attributes, as in `HttpConnection`. A request has begun, but its headers aren't complete.
     in_head = False
     _target = b""
-    # The headers of the current request.
+    # Of the current request.
     _headers: HeaderIndex
-    # The number of header lines whose name has already occurred in this request.
+    # Lines whose name has come before.
     _duplicate_headers = 0
-    # The number of body bytes that are still to come; 0 if the body is chunked.
+    # Still to come; 0 if it's chunked.
     _body_left = 0
-    # True if the current request has an Upgrade header, until `_ignore_upgrade` is called.
+    # Until `_ignore_upgrade`.
     _upgrading = False
-    # An error that a callback of llhttp has found. `feed` raises it.
+    # Found in a callback; `feed` raises it.
     _refusal: TollkeeperError | None = None
-    # The request whose body is arriving.
+    # Whose body is arriving.
     exchange: HttpExchange | None = None
-    # The number of bytes since the end of the last headers, body data or request. It limits the size of
-    # headers, and of everything else that is not body data.
+    # Since the last headers, body data or request ended. Limits headers and all else that isn't body.
     overhead_bytes = 0
-    # The headers of the last request whose headers arrived in one read, if they can be cached.
+    # Of the last request whose headers came in one read.
     _cached: _CachedHeaders | None = None
-    # The number of requests in succession whose headers differed from the cached headers.
+    # In a row.
     _different_headers = 0
-    # The number of body bytes still to come for a request that `parse_repeated` returned. They bypass
-    # llhttp.
+    # Of a body that `parse_repeated` began. It bypasses llhttp.
     _unparsed_left = 0
 
     def __init__(self, link: Link, header_bytes_max: int, known: KnownHeaders) -> None:
@@ -100,24 +89,22 @@ class RequestParser:
         self._header_bytes_max = header_bytes_max
         self._known = known
         self._llhttp = httptools.HttpRequestParser(self)
-        # The parts of the body that llhttp has found in the current piece: one for each chunk. They are
-        # added to the exchange together, because a client may send millions of chunks.
+        # In the current piece, one for each chunk, added together because a client may send millions.
         self._body_pieces: list[bytes] = []
 
     @property
     def has_target(self) -> bool:
-        """Tells whether the data begins like a request: a method and a part of the target were read."""
+        """It begins like a request."""
         return bool(self._target)
 
     @property
     def path(self) -> bytes:
-        """Returns the path of a request whose headers are invalid or incomplete; empty if it has none."""
+        """With invalid or incomplete headers; empty if there's none."""
         return path_of_target(self._target)
 
     def feed(self, data: bytes, start: int) -> int:
-        """Parses `data` from `start` on. Stops at the end of a request's headers or body, and returns the
-        number of parsed bytes. Only after a chunked body may it also parse the beginning of the next request.
-        Raises InvalidRequest or HeadersTooLarge. After an error, the parser cannot be used any more."""
+        """Stops at the end of headers or body, and returns how far. Only after a chunked body may it go on
+        into the next request. Raises InvalidRequest or HeadersTooLarge; the parser is then unusable."""
         if self._unparsed_left:
             return self._take_unparsed(data[start : start + self._unparsed_left])
         end = self._piece_end(data, start)
@@ -147,9 +134,8 @@ class RequestParser:
         return parsed
 
     def parse_repeated(self, data: bytes) -> HttpExchange | None:
-        """Returns the request in `data` if its headers, except the Content-Length, equal the cached headers.
-        Its body may still be incomplete. Otherwise, and while another request is being parsed, returns None;
-        the caller then has to pass `data` to `feed`."""
+        """If the headers equal the cached ones, except the length. The body may be incomplete. None
+        otherwise, and within another request: the caller then uses `feed`."""
         cached = self._cached
         if cached is None or self.overhead_bytes or self.exchange is not None:
             return None
@@ -174,8 +160,7 @@ class RequestParser:
         return exchange
 
     def parse_known(self, data: bytes) -> HttpExchange | None:
-        """Works like `parse_repeated`, for headers that another connection has cached. Also caches them for
-        this connection."""
+        """With another connection's headers, which this one then caches too."""
         if self.overhead_bytes or self.exchange is not None:
             return None
         end = data.find(_HEADERS_END) + len(_HEADERS_END)
@@ -190,15 +175,15 @@ class RequestParser:
         return self.parse_repeated(data)
 
     def close(self) -> None:
-        """Ends parsing. Removes the references between llhttp, the connection and this object, because
-        the cycle would keep all three in memory until a garbage collection."""
+        """Breaks the cycle of llhttp, connection and this object, which would last until a garbage
+        collection."""
         del self._llhttp, self._link
 
     # Called by llhttp.
 
     def on_message_begin(self) -> None:
         self.in_head = True
-        # A request that begins in the same piece in which a chunked body ends: `feed` has not counted it.
+        # It began in the piece that ended a chunked body, and `feed` hasn't counted it.
         self.overhead_bytes = self.overhead_bytes or 1
         self._headers = {}
         self._duplicate_headers = 0
@@ -288,8 +273,8 @@ class RequestParser:
         return len(piece)
 
     def _piece_end(self, data: bytes, start: int) -> int:
-        """Returns the position up to which `data` may be parsed at once: at most to the end of the current
-        headers or body, or by `_CHUNKS_BYTES` further in a chunked body, whose end is not known."""
+        """To the end of headers or body at most, or `_CHUNKS_BYTES` into a chunked one, whose end isn't
+        known."""
         if self.exchange is not None:
             return min(len(data), start + (self._body_left or _CHUNKS_BYTES))
         end = data.find(_HEADERS_END, start)
@@ -297,8 +282,7 @@ class RequestParser:
         return min(len(data) if end < 0 else end + len(_HEADERS_END), latest_end)
 
     def _ignore_upgrade(self) -> None:
-        """Parses the headers again without the Upgrade header, because llhttp stops after a request with
-        that header."""
+        """Parses the headers again without it, because llhttp stops there."""
         self._upgrading = False
         version = self._llhttp.get_http_version().encode()
         head = [b"%b %b HTTP/%b\r\n" % (self._llhttp.get_method(), self._target, version)]

@@ -1,4 +1,4 @@
-"""Checks those rules of RFC 9110 and RFC 9112 that the parser llhttp does not check."""
+"""The rules of RFC 9110 and 9112 that llhttp doesn't check."""
 
 import re
 
@@ -6,13 +6,12 @@ from tollkeeper.api.http.endpoint import HeaderIndex
 from tollkeeper.api.http.exchange import SERVER_WIDE
 from tollkeeper.domain.errors import InvalidRequest
 
-# Matches a host name, an IPv4 address, or an IPv6 address in brackets, with an optional port. The match
-# takes linear time, because the alternatives begin with different characters and no part of the pattern
-# can match the beginning of the part after it.
+# A host name, IPv4, or IPv6 in brackets, with an optional port. In linear time: alternatives begin
+# differently, and no part can match the beginning of the next.
 _AUTHORITY = re.compile(
     rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]{2,45}\])(?::(?P<port>[0-9]{0,5}))?"
 )
-# Matches a request target that is a whole URL.
+# A target that is a whole URL.
 _ABSOLUTE = re.compile(rb"https?://(?P<authority>[^/?#]*)(?P<rest>/.*)", re.IGNORECASE | re.DOTALL)
 _PORT_MAX = 65535
 
@@ -23,8 +22,7 @@ def check_version(version: str) -> None:
 
 
 def check_headers(headers: HeaderIndex, version: str) -> None:
-    """Checks the headers that name the host of a request (Host) or determine where its body ends
-    (Transfer-Encoding)."""
+    """Host, and Transfer-Encoding."""
     hosts = headers.get(b"host", ())
     if len(hosts) > 1 or (not hosts and version != "1.0"):
         raise InvalidRequest("The request needs exactly one Host header.")
@@ -39,8 +37,7 @@ def check_headers(headers: HeaderIndex, version: str) -> None:
 
 
 def split_target(method: str, target: bytes) -> tuple[bytes, bytes]:
-    """Returns the path and query of a request target, without decoding them. For `OPTIONS *`, the path is
-    `*`."""
+    """Path and query, not decoded. `OPTIONS *` has the path `*`."""
     if method == "CONNECT":
         raise InvalidRequest("This server is not a proxy.")
     if not target.startswith(b"/"):
@@ -62,7 +59,7 @@ def split_target(method: str, target: bytes) -> tuple[bytes, bytes]:
 
 
 def path_of_target(target: bytes) -> bytes:
-    """Returns the path of a request that is answered with an error; empty if its target is not valid."""
+    """For an error; empty if the target is invalid."""
     try:
         return split_target("", target)[0]
     except InvalidRequest:
@@ -70,7 +67,7 @@ def path_of_target(target: bytes) -> bytes:
 
 
 def path_of_request_line(data: bytes) -> bytes:
-    """Works like `path_of_target`, for data that begins with a request line."""
+    """Like `path_of_target`."""
     return path_of_target(data.lstrip(b"\r\n").partition(b" ")[2].partition(b" ")[0])
 
 

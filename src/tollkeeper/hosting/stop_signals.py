@@ -1,11 +1,10 @@
-"""Handles SIGTERM and SIGINT before, during and after an event loop.
+"""SIGTERM and SIGINT before, during and after an event loop.
 
-Python runs a signal handler between any two bytecodes of the main thread. If the handler raises, the
-exception unwinds the stack, and the context managers on the stack stop everything that was started.
-In two situations the handler must not raise: inside an event loop, which may swallow the exception, and
-during a start or stop that must not be interrupted halfway. In both situations, signals are deferred.
+A handler runs between any two bytecodes of the main thread. If it raises, the stack unwinds and its context
+managers stop everything. It mustn't in an event loop, which may swallow the exception, nor in a start or stop
+that mustn't be cut in half: there, signals are deferred.
 
-Every command imports this module, so it imports only modules that load fast.
+Every command imports this, so it imports only what loads fast.
 """
 
 import signal
@@ -17,15 +16,13 @@ from typing import NoReturn
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-# The signals that arrived during the current deferral.
 _deferred: list[int] = []
-# Exceptions that signal handlers have raised already.
+# By handlers.
 _raised: list[SystemExit] = []
 
 
 def exit_on_sigterm() -> None:
-    """Makes SIGTERM end a command with exit code 143. SIGINT needs no handler, because Python raises
-    KeyboardInterrupt for it."""
+    """With exit code 143. Python itself raises KeyboardInterrupt for SIGINT."""
 
     def leave(number: int, _frame: FrameType | None) -> None:
         _exit(128 + number)
@@ -34,9 +31,8 @@ def exit_on_sigterm() -> None:
 
 
 def exit_server_on_signals() -> None:
-    """Makes the first SIGTERM or SIGINT end a serving command with exit code 0, because a server that
-    stops on request has succeeded. Ignores further signals, so that they do not interrupt the stop. If
-    SIGTERM has already arrived, ends the command immediately."""
+    """With exit code 0, because stopping on request is success. Later signals are ignored, so they don't cut
+    the stop short. If SIGTERM has come already, ends at once."""
 
     def leave(_number: int, _frame: FrameType | None) -> None:
         if not _raised:
@@ -54,19 +50,16 @@ def _exit(code: int) -> NoReturn:
 
 
 def exit_if_signalled() -> None:
-    """Raises the exception of an earlier signal again, because Python may have discarded it: Python
-    discards exceptions that a signal handler raises during a finalizer or a weak reference's callback,
-    and both run during imports."""
+    """Python discards what a handler raises during a finalizer or a weak reference's callback, and both run
+    during imports."""
     if _raised:
         raise _raised[-1]
 
 
 @contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Defers signals until the end of the `with` block, unless `take_signals` handles them before. At the end,
-    sends the first deferred signal to this process again, and drops the others.
-
-    Does nothing in another thread than the main one, because only the main thread handles signals."""
+    """Until the end of the `with` block, unless `take_signals` takes them. Then the first is sent again, and
+    the others are dropped. Does nothing outside the main thread, which alone handles signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -89,8 +82,7 @@ def deferred_signals() -> Iterator[None]:
 
 
 def take_signals(stop: Callable[[], None]) -> None:
-    """Makes the running event loop call `stop` for each signal. Calls `stop` immediately if a signal was
-    deferred while the event loop started."""
+    """At once if one was deferred while the event loop started."""
     import asyncio  # noqa: PLC0415 - most commands that import this module need no event loop
 
     loop = asyncio.get_running_loop()

@@ -1,9 +1,5 @@
-"""Runs the supervisor, the parent process of a gateway.
-
-The supervisor starts the workers, the engine (the embedded model server) and the operator listener. It
-restarts a dead worker or embedded database, and sends a changed model catalogue to the workers. At the
-end it stops the workers, the engine and the operator listener.
-"""
+"""The parent process of a gateway: starts the workers, the engine and the operator listener, restarts a dead
+worker or embedded database, sends a changed catalogue to the workers, and stops everything at the end."""
 
 import asyncio
 import contextlib
@@ -38,20 +34,20 @@ from tollkeeper.storage.schema import check_database, find_outdated
 from tollkeeper.storage.sessions import shown_hosts
 
 _RESTART_PAUSE_S = 1.0
-# A worker that is not ready after this time is killed and replaced.
+# Then it's killed and replaced.
 _START_TIMEOUT_S = 60.0
-# The time for a worker's process to exit after its shutdown steps, before it is killed.
+# After its shutdown steps, before it's killed.
 _STOP_SLACK_S = 4.0
-# The interval at which the supervisor checks whether the embedded database runs.
+# For the embedded database.
 _DATABASE_INTERVAL_S = 5.0
 _READINESS_INTERVAL_S = 2.0
-# The maximum time that /readyz waits for the database.
+# Of /readyz.
 _DATABASE_TIMEOUT_S = 2.0
 _log = structlog.get_logger("tollkeeper.supervisor")
 
 
 class _NoNewConnection(Unavailable):
-    """Raised if no new connection to the database works. Open connections may still work."""
+    """Open connections may still work."""
 
 
 class Supervisor:
@@ -77,19 +73,18 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._workers: dict[int, WorkerProcess] = {}
         self._ready_workers: set[int] = set()
-        # True after all workers were ready for the first time.
+        # All workers were, once.
         self._was_ready = False
-        # The reason why this code can no longer use the database; None while the database can be used.
+        # Why this code can no longer use the database.
         self._outdated_reason: str | None = None
         self._alerts = ProcessAlerts(alert_webhook(settings))
-        # Finds the newest database server, and refuses old servers: former primaries that still accept
-        # writes after a failover.
+        # Refuses former primaries that still accept writes after a failover.
         self._fence = Fence(conninfo, settings.database.seen_file)
         self._database_check: asyncio.Task[SchemaState] | None = None
 
     async def run(self, *, on_ready: Callable[[], None]) -> None:
-        """Serves until SIGTERM or SIGINT. Calls `on_ready` once, when all workers serve. Stops and
-        raises StateConflict if a migration has made the database schema too new for this code."""
+        """`on_ready` once all workers serve. Raises StateConflict if a migration made the schema too new for
+        this code."""
         loop = asyncio.get_running_loop()
         take_signals(self._stop)
         loop.add_signal_handler(signal.SIGHUP, self._reload_catalog)
@@ -113,8 +108,8 @@ class Supervisor:
             readiness_watch = loop.create_task(self._watch_readiness())
             await self._stopping.wait()
             database_keeper.cancel()
-            # The workers close their own copies of this socket. If this copy stayed open after that, the
-            # kernel would accept connections that no worker serves.
+            # Workers close their own copies. With this one open, the kernel would accept connections that
+            # nobody serves.
             self._public.close()
             await self._stop_workers(keepers)
             readiness_watch.cancel()
@@ -131,8 +126,7 @@ class Supervisor:
         self._stopping.set()
 
     async def _keep_database(self) -> None:
-        """Restarts the embedded database whenever it has died. Does nothing if the settings name an
-        external database."""
+        """Nothing to do for an external one."""
         if self._settings.database.url:
             return
         server = EmbeddedPostgres(self._settings.database.data_dir)
@@ -144,15 +138,13 @@ class Supervisor:
                 _log.error("the embedded database cannot be started", reason=str(exc))
 
     async def _watch_readiness(self) -> None:
-        """Updates the supervisor's metrics and alerts at an interval. Begins when all workers have become
-        ready for the first time."""
+        """Once all workers have been ready."""
         while True:
             await asyncio.sleep(_READINESS_INTERVAL_S)
             if not self._was_ready:
                 continue
             try:
-                # `survey` is not called in `readiness`, because /readyz would wait up to a second
-                # if a database host does not answer.
+                # Not in `readiness`: /readyz would wait up to a second for a host that doesn't answer.
                 with contextlib.suppress(psycopg.Error):
                     await self._fence.survey()
                 readiness = await self.readiness()
@@ -163,8 +155,7 @@ class Supervisor:
                 _log.exception("the gateway's readiness is not known")
 
     async def wait_for_engine(self, timeout_s: float) -> str:
-        """Waits up to `timeout_s` until the embedded engine is ready. Returns a sentence about the
-        engine's state."""
+        """Returns a sentence about its state."""
         if self._engine is None:
             return "none: no embedded backend is declared"
         if self._engine.address is not None:
@@ -181,14 +172,14 @@ class Supervisor:
             database_state = f"ok, schema {state.description}" if state.is_newer else "ok"
             parts["database"] = "; ".join((database_state, *self._fence.old_servers))
         except _NoNewConnection as exc:
-            # Calls use the open connections of the workers. A balancer that took all gateways out
-            # because the server accepts no further connection would make a full outage of it.
+            # Calls use the workers' open connections. A balancer that took all gateways out would turn a
+            # refused new connection into a full outage.
             warning = "warning: no new connection: " if can_hold else ""
             parts["database"] = f"{warning}{exc.message}"
             reachable = False
         except TollkeeperError as exc:
             parts["database"] = exc.message
-            # Other errors, such as an unsuitable schema, come from a database that was reached.
+            # Others, such as an unsuitable schema, come from a database that was reached.
             reachable = not isinstance(exc, Unavailable)
             can_hold = can_hold and reachable
             ready = False
@@ -210,11 +201,10 @@ class Supervisor:
         )
 
     async def _check_database(self) -> SchemaState:
-        """Checks the database. Concurrent callers share one check, because a database server that does
-        not answer blocks a thread for several seconds."""
+        """Callers share a check, because a server that doesn't answer blocks a thread for seconds."""
         if self._database_check is None or self._database_check.done():
             self._database_check = asyncio.create_task(self._check_newest_server())
-            # Mark an error as retrieved, because a caller that no longer waits does not read it.
+            # A caller that has gone doesn't read it.
             self._database_check.add_done_callback(
                 lambda check: check.cancelled() or check.exception()
             )
@@ -237,8 +227,7 @@ class Supervisor:
             raise _NoNewConnection(exc.message) from exc
 
     def _describe_holds(self) -> tuple[str, bool]:
-        """Returns a line for /readyz, and False if any ready worker cannot write holds (the amounts reserved
-        before calls). One such worker is enough, because a call may reach any worker."""
+        """One worker that can't is enough, because a call may reach any."""
         problems = [
             problem
             for number in sorted(self._ready_workers)
@@ -247,8 +236,7 @@ class Supervisor:
         return (problems[0], False) if problems else ("can be written", True)
 
     def _describe_descriptors(self) -> tuple[dict[str, str], bool]:
-        """Returns a line about the worker that is closest to its limit of open files and sockets, and False
-        if this worker has nearly reached the limit."""
+        """About the worker closest to its limit."""
         of_workers = [
             descriptors
             for number in self._ready_workers
@@ -263,7 +251,6 @@ class Supervisor:
         return {"descriptors": detail}, not fullest.are_nearly_exhausted
 
     async def _keep_worker(self, number: int, on_ready: Callable[[], None]) -> None:
-        """Starts a worker, and restarts it whenever it has ended, until the supervisor stops."""
         while not self._stopping.is_set():
             try:
                 worker = await self._start_worker()
@@ -277,12 +264,10 @@ class Supervisor:
     async def _watch_worker(
         self, number: int, worker: WorkerProcess, on_ready: Callable[[], None]
     ) -> None:
-        """Registers the worker, and waits until its process has ended. Then stops the supervisor
-        if the database schema has become too new for this code."""
+        """Then stops everything if the schema has become too new for this code."""
         self._workers[number] = worker
         if self._stopping.is_set():
-            # The supervisor was stopped during the start of this worker, so `_stop_workers` has not
-            # terminated it.
+            # Stopped during this worker's start, so `_stop_workers` has missed it.
             worker.terminate()
         became_ready = await worker.becomes_ready(_START_TIMEOUT_S)
         if became_ready:
@@ -293,7 +278,7 @@ class Supervisor:
         code = await worker.wait()
         self._ready_workers.discard(number)
         if became_ready:
-            # Deletes the worker's gauges (open requests, running calls). The worker's counters stay.
+            # Its gauges go, its counters stay.
             mark_process_dead(worker.pid, self._worker_starter.metrics_folder)  # type: ignore[no-untyped-call]
         else:
             self._worker_starter.delete_metrics(worker.pid)
@@ -301,7 +286,7 @@ class Supervisor:
             return
         self._outdated_reason = await asyncio.to_thread(find_outdated, self._conninfo)
         if self._outdated_reason is not None:
-            # The other workers end for the same reason.
+            # The others end for the same reason.
             self._stop()
         else:
             _log.error("a worker ended and is started again", worker=number, code=code)
@@ -309,7 +294,7 @@ class Supervisor:
     async def _start_worker(self) -> WorkerProcess:
         worker = self._worker_starter.take()
         await worker.start(self._public)
-        # The settings are read after the wait, because a reload during the wait does not reach this worker.
+        # After the wait: a reload meanwhile doesn't reach this worker.
         address = None if self._engine is None else self._engine.address
         worker.instruct(
             {
@@ -323,8 +308,8 @@ class Supervisor:
 
     def _reload_catalog(self) -> None:
         try:
-            # A reload changes only the model catalogue. Other settings take effect at the next start, because
-            # the sockets and processes that use them already exist.
+            # Only the catalogue. Other settings wait for the next start, because their sockets and processes
+            # exist.
             changed = self._settings.model_copy(update={"models": self._reload().models})
             self._check_catalog(changed)
         except SettingsError as exc:
@@ -337,7 +322,7 @@ class Supervisor:
                 worker.instruct(document)
 
     def _check_catalog(self, changed: Settings) -> None:
-        """Raises SettingsError if the running workers could not use the changed catalogue."""
+        """Raises SettingsError if the workers couldn't use it."""
         running = {backend.name: backend.kind for backend in self._settings.backends}
         engine_tokens = 0 if self._engine is None else self._engine.options.context_length
         for model in changed.models:

@@ -1,13 +1,10 @@
-"""Starts worker processes for the supervisor, and exchanges messages with them over a socket pair.
+"""Starts worker processes, and exchanges messages with them over a socket pair.
 
-Importing modules takes most of a worker's start time. So the first worker process is created, and begins
-its imports, while the supervisor still reads the settings. To create that process early, this module
-imports only modules that load fast. A worker begins to serve when the supervisor sends the instruction
-`start`.
+Imports take most of a worker's start, so the first process begins them while the supervisor still reads the
+settings. Hence this module imports only what loads fast. A worker serves when it's told to `start`.
 
-Over the channel, the supervisor sends the listening socket and then instructions, one line of JSON
-each. The worker sends reports, also one line of JSON each. The first report means that the worker
-serves. If the channel closes, the process at its other end has ended.
+The supervisor sends the listening socket, then instructions; the worker sends reports, the first once it
+serves. Both are lines of JSON. A closed channel means that the other process has ended.
 """
 
 import asyncio
@@ -30,31 +27,28 @@ from tollkeeper.hosting.descriptors import raise_limit
 
 _POLL_S = 0.02
 _LISTENER = b"L"
-# The interval at which a worker sends reports.
+# Of reports.
 REPORT_INTERVAL_S = 1.0
-# A worker that could not write a hold (the amount reserved before a call) for this time counts as unable
-# to serve calls.
+# Without a hold written for this long, a worker can't serve.
 _HOLD_AGE_S_MAX = 6.0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """Tells whether the worker can write holds, according to `services.ledger.hold_writes`."""
+    """See `services.ledger.hold_writes`."""
 
-    # Seconds from the last time that the worker wrote a hold, or checked that it could write one, to
-    # this report; None if never.
+    # Or checked that it could; None: never.
     written_s_ago: float | None
-    # The reason why the worker's last attempt failed; None if it succeeded.
+    # Of the last attempt; None: it succeeded.
     failure: str | None
     received_at: float = field(default_factory=time.monotonic)
 
     @property
     def problem(self) -> str | None:
-        """Explains why a call to this worker would fail now. Returns None if the worker's last attempt to write
-        a hold succeeded, at most `_HOLD_AGE_S_MAX` seconds ago."""
+        """Why a call would fail now; None if the last attempt succeeded, at most `_HOLD_AGE_S_MAX` ago."""
         if self.failure is not None:
             return self.failure
-        # A stuck worker sends no reports, so the time since the last report is added.
+        # A stuck worker sends no reports.
         silent_s = time.monotonic() - self.received_at
         if self.written_s_ago is None or self.written_s_ago + silent_s > _HOLD_AGE_S_MAX:
             return f"no hold could be written in the last {_HOLD_AGE_S_MAX:.0f} s"
@@ -71,8 +65,7 @@ class WorkerProcess:
                 stdout=subprocess.DEVNULL,
                 pass_fds=(worker_end.fileno(),),
                 env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": metrics_folder},
-                # A terminal sends the SIGINT of Ctrl-C to its foreground process group. A worker
-                # has its own session and group, so only the supervisor receives the signal.
+                # A terminal's Ctrl-C goes to its foreground group; only the supervisor should get it.
                 start_new_session=True,
             )
         self._reader: asyncio.StreamReader | None = None
@@ -88,8 +81,7 @@ class WorkerProcess:
         return self._process.poll() is None
 
     async def start(self, listener: socket.socket) -> None:
-        """Sends the listening socket. The worker then waits for the instruction `start`. If the process has
-        already ended, cleans up after it and raises OSError."""
+        """The worker then waits for `start`. Raises OSError, after cleaning up, if the process has ended."""
         try:
             socket.send_fds(self._channel, [_LISTENER], [listener.fileno()])
             self._reader, self._writer = await asyncio.open_connection(sock=self._channel)
@@ -102,8 +94,7 @@ class WorkerProcess:
             self._writer.write(json.dumps(instruction).encode() + b"\n")
 
     async def becomes_ready(self, within_s: float) -> bool:
-        """Waits until the worker serves. Returns False if its process has ended. Kills a process that is
-        not ready after `within_s`, and returns False."""
+        """False if it ended, or was killed because it took too long."""
         assert self._reader is not None
         try:
             return await asyncio.wait_for(self._receive(self._reader), within_s)
@@ -114,7 +105,7 @@ class WorkerProcess:
         return False
 
     async def _receive(self, reader: asyncio.StreamReader) -> bool:
-        """Reads the next report. Returns False if the channel is closed."""
+        """False if the channel is closed."""
         line = await reader.readline()
         if not line.endswith(b"\n"):
             return False
@@ -122,14 +113,14 @@ class WorkerProcess:
         return True
 
     async def wait(self) -> int:
-        """Waits until the process has ended and returns its exit code."""
+        """Returns the exit code."""
         assert self._reader is not None
         assert self._writer is not None
         with contextlib.suppress(ConnectionError):
             while await self._receive(self._reader):
                 pass
         self._writer.close()
-        # The worker closes the channel shortly before its process exits. The exit itself is polled.
+        # The channel closes shortly before the exit, which is polled.
         while (code := self._process.poll()) is None:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)
         return code
@@ -141,18 +132,16 @@ class WorkerProcess:
         self._process.kill()
 
     def discard(self) -> None:
-        """Terminates a process that has received no instruction, and waits until it has ended."""
+        """One that was told nothing."""
         self._channel.close()
         self._process.terminate()
         self._process.wait()
 
 
 class WorkerStarter:
-    """Creates worker processes. The first process is created in the constructor, so that its imports begin
-    early."""
+    """The first at once, so that its imports begin early."""
 
     def __init__(self, metrics_folder: str) -> None:
-        # The folder in which the workers write their metrics.
         self.metrics_folder = metrics_folder
         self._loading: WorkerProcess | None = WorkerProcess(metrics_folder)
 
@@ -161,8 +150,7 @@ class WorkerStarter:
         return worker or WorkerProcess(self.metrics_folder)
 
     def delete_metrics(self, pid: int) -> None:
-        """Deletes the metrics of a worker that never served. Otherwise a worker that fails at its start again
-        and again would fill the disk."""
+        """Of one that never served: one that keeps failing would fill the disk."""
         for path in Path(self.metrics_folder).glob(f"*_{pid}.db"):
             path.unlink(missing_ok=True)
 
@@ -177,8 +165,7 @@ def worker_starter() -> Iterator[WorkerStarter]:
         tempfile.TemporaryDirectory(prefix="tollkeeper-metrics-") as metrics_folder,
         _locked_folder(metrics_folder),
     ):
-        # The limit of open files is raised before the first process is created, because child processes
-        # inherit the limit.
+        # Before the first process, because children inherit it.
         raise_limit()
         starter = WorkerStarter(metrics_folder)
         try:
@@ -189,8 +176,7 @@ def worker_starter() -> Iterator[WorkerStarter]:
 
 @contextmanager
 def _locked_folder(folder: str) -> Iterator[None]:
-    """Locks a folder, so that systemd-tmpfiles does not delete it after days without changes. Without its
-    folder, no worker could start."""
+    """systemd-tmpfiles would delete it after days without changes, and no worker could start."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -200,7 +186,7 @@ def _locked_folder(folder: str) -> Iterator[None]:
 
 
 def received_listener(channel: socket.socket) -> socket.socket | None:
-    """Waits for the listening socket; called in the worker. Returns None if the supervisor has ended."""
+    """Waits for it, in the worker. None if the supervisor has ended."""
     data, descriptors, _, _ = socket.recv_fds(channel, len(_LISTENER), 1)
     if data != _LISTENER:
         return None
