@@ -393,7 +393,7 @@ PRICE_BUGS = {
         ("journeys/calls/test_billing_rules.py",),
     ),
     "the hold of several backends has the first hidden prompt": Bug(
-        "combined",
+        "_combined",
         "template=max(bound.template for bound in bounds)",
         "",
         ("settings/test_alternatives.py",),

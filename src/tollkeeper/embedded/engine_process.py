@@ -6,11 +6,15 @@ keeps the pipe open. When the engine is ready, a line of JSON goes to standard o
 """
 
 import argparse
+import ctypes
 import http.client
 import json
 import os
+import resource
+import select
 import signal
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,11 +22,6 @@ from typing import Any, NoReturn
 import xllamacpp
 
 from tollkeeper.embedded.engine_address import ENGINE_HOST
-from tollkeeper.embedded.parent_watch import (
-    end_with_parent,
-    forbid_core_dumps,
-    redirected_standard_output,
-)
 
 # During a batch it can't stop a call, and other streams wait. 64 tokens take under a second on one slow core,
 # and prompts are as fast as with 2,048.
@@ -30,6 +29,8 @@ _BATCH_TOKENS = 64
 # For prompts whose slot another call got. The engine's default is 8 GB.
 _PREFIX_CACHE_MIB = 256
 _ERRORS_ONLY = 1
+_PARENT_POLL_S = 1.0
+_PR_SET_PDEATHSIG = 1
 _ANSWER_TIMEOUT_S = 60.0
 # By the engine's numbers.
 _TOKENIZERS = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
@@ -49,9 +50,9 @@ def main() -> NoReturn:
     options = _parse(sys.argv[1:])
     first_line = json.loads(sys.stdin.buffer.readline())
     handshake = Handshake(api_key=first_line["api_key"], parent_pid=first_line["parent_pid"])
-    end_with_parent(handshake.parent_pid)
-    forbid_core_dumps()
-    report_descriptor = redirected_standard_output()
+    _end_with_parent(handshake.parent_pid)
+    _forbid_core_dumps()
+    report_descriptor = _redirected_standard_output()
     try:
         server = xllamacpp.Server(_parameters(options, handshake.api_key))
     except RuntimeError as exc:
@@ -163,6 +164,45 @@ class EngineProperties:
             return json.loads(connection.getresponse().read())
         finally:
             connection.close()
+
+
+def _end_with_parent(parent_pid: int) -> None:
+    """Ends this process with the gateway that started it. Three ways, because none always works:
+
+    1. The kernel sends a signal, even while a library's loading blocks all Python threads. But also if only
+    the parent's thread that started this process ends, and it may refuse.
+
+    2. Standard input closes, unless another child has inherited the other end.
+
+    3. `os.getppid()` changes. A thread polls it.
+    """
+    # If the kernel refuses, the thread below still watches.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:  # the parent ended before the signal was requested
+        os._exit(0)
+    threading.Thread(target=_watch_parent, args=(parent_pid,), daemon=True).start()
+
+
+def _forbid_core_dumps() -> None:
+    """They'd have prompts."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _redirected_standard_output() -> int:
+    """A copy for the report to the parent. Libraries' output goes to standard error, so it doesn't mix with
+    that."""
+    report = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return report
+
+
+def _watch_parent(parent_pid: int) -> None:
+    standard_input = sys.stdin.fileno()
+    while os.getppid() == parent_pid:
+        readable, _, _ = select.select([standard_input], [], [], _PARENT_POLL_S)
+        if readable and not os.read(standard_input, 4096):
+            break
+    os._exit(0)
 
 
 if __name__ == "__main__":
