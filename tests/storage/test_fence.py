@@ -1,7 +1,9 @@
 """Tests which of several PostgreSQL servers the gateway uses. Each `Fence` stands for one process."""
 
 import asyncio
+import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from structlog.testing import capture_logs
 
 from tests.support.data_folders import data_folder
 from tests.support.postgres_server import PostgresServer
@@ -125,6 +128,27 @@ async def test_a_restarted_process_remembers_the_newest_server(servers: Servers)
     assert await servers.fence(servers.old, file="seen").survey()
 
 
+@pytest.mark.parametrize("change", [-2, -1, 1])
+async def test_a_file_of_another_version_still_counts(servers: Servers, change: int) -> None:
+    """Older versions wrote neither the database nor the history, and a newer version may write more."""
+    servers.new.promote()
+    await servers.fence(servers.new, file="seen").survey()
+    file = servers.folder / "seen"
+    saved = json.loads(file.read_text())
+    newest = saved["newest"] + ["more"] if change > 0 else saved["newest"][:change]
+    written = json.dumps(saved | {"newest": newest, "more": 1})
+    file.write_text(written)
+    with servers.without(servers.new), pytest.raises(ServerFenced, match="timeline 2"):
+        await servers.fence(servers.old, file="seen").survey()
+    file.write_text(written)
+    with capture_logs() as logs:
+        assert await servers.fence(servers.new, file="seen").survey()
+        assert await servers.fence(servers.new, file="seen").survey()
+    said = [one["event"] for one in logs if one["log_level"] == "warning"]
+    assert said == ["the newest server's rank was written by an older version"] * (change < 0)
+    assert json.loads(file.read_text()) == saved
+
+
 async def test_a_process_that_has_seen_the_newest_server_marks_the_old_one(
     servers: Servers,
 ) -> None:
@@ -210,17 +234,24 @@ def _cold_copy(server: PostgresServer, folder: Path) -> PostgresServer:
 
 
 @pytest.mark.smoke
-async def test_two_copies_that_reached_the_same_timeline_are_told_apart(servers: Servers) -> None:
+@pytest.mark.parametrize("same_address", [True, False])
+async def test_two_copies_that_reached_the_same_timeline_are_told_apart(
+    servers: Servers, same_address: bool
+) -> None:
     """Two copies of one server are promoted one after the other. Calls on the first copy would be missing
     on the second one."""
     servers.new.stop()
     servers.old.stop()
     copies = [_cold_copy(servers.old, servers.folder / name) for name in ("one", "two")]
     one, two = copies
+    if same_address:
+        two.port = one.port
     try:
         one.start()
         one.promote()
         assert await servers.fence(one, file="seen").survey()
+        running = servers.fence(one)
+        assert await running.survey()
         database = Database(servers.conninfo(one), pool_size=2, seen_file=servers.folder / "seen")
         await database.open()
         async with database.autocommit() as connection:
@@ -233,10 +264,18 @@ async def test_two_copies_that_reached_the_same_timeline_are_told_apart(servers:
         one.stop()
         two.start()
         two.promote()
-        with pytest.raises(ServerFenced, match="timeline 2, history"):
-            await servers.fence(two, file="seen").survey()
-        # A process without any memory cannot know the first copy.
-        assert await servers.fence(two).survey()
+        knowing = [servers.fence(two, file="seen")]
+        if same_address:
+            # The first of these has marked the second copy, which also a process without memory reads.
+            knowing += [running, servers.fence(two)]
+        else:
+            # A process without memory cannot know the first copy, which had another address.
+            assert await servers.fence(two).survey()
+        for fence in knowing:
+            with pytest.raises(ServerFenced, match="timeline 2, history") as refused:
+                await fence.survey()
+            it_has, _, newest_has = str(refused.value).partition("the newest has")
+            assert re.findall("history (\\w+)", it_has) != re.findall("history (\\w+)", newest_has)
         assert (await servers.fence(two, file="seen").accept()).epoch == 1
         assert await servers.fence(two, file="seen").survey()
         two.stop()

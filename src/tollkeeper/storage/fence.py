@@ -85,9 +85,10 @@ class Rank(NamedTuple):
     timeline: int
     system_identifier: int
     # The number (oid) of the database on the server. A dump that was loaded beside the original has
-    # another one.
-    database: int
-    # The token of the timeline; None if no process has written it yet.
+    # another one. None only in a file of an older version.
+    database: int | None = None
+    # The token of the timeline; None if no process has written it yet, or in a file of an older
+    # version.
     history: str | None = None
 
     def is_newer_than(self, other: "Rank | None") -> bool:
@@ -103,12 +104,15 @@ class Rank(NamedTuple):
     def is_same(self, other: "Rank | None") -> bool:
         return (
             other is not None
-            and self[:_HISTORY] == other[:_HISTORY]
-            and (self.history == other.history or None in (self.history, other.history))
+            and (self.epoch, self.timeline) == (other.epoch, other.timeline)
+            and self.is_same_database(other)
+            and _are_equal_if_known(self.history, other.history)
         )
 
     def is_same_database(self, other: "Rank") -> bool:
-        return (self.system_identifier, self.database) == (other.system_identifier, other.database)
+        return self.system_identifier == other.system_identifier and _are_equal_if_known(
+            self.database, other.database
+        )
 
     def __str__(self) -> str:
         return (
@@ -117,7 +121,8 @@ class Rank(NamedTuple):
         )
 
 
-_HISTORY = Rank._fields.index("history")
+def _are_equal_if_known(one: object, other: object) -> bool:
+    return one == other or one is None or other is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,9 +297,12 @@ class Fence:
             raise ServerFenced(self._why_old(server))
 
     def _why_old(self, server: Server) -> str:
+        # A server can be refused because of a rank that only other processes have written to it.
+        assert server.rank is not None
+        newest = self._newest if server.rank.is_fenced_by(self._newest) else server.seen
         return (
             f"{server.name} accepts writes and is not the newest server (it has {server.rank}; "
-            f"the newest has {self._newest}): stop it, or run `tollkeeper database accept` to use it"
+            f"the newest has {newest}): stop it, or run `tollkeeper database accept` to use it"
         )
 
     def _note(self, rank: Rank | None, *, is_of_these_hosts: bool = True) -> None:
@@ -349,8 +357,15 @@ class Fence:
             return
         try:
             self._saved = json.loads(self._seen_file.read_text())
-            rank = Rank(*self._saved["newest"])
+            # An older version wrote fewer values, and a newer version may write more.
+            rank = Rank(*self._saved["newest"][: len(Rank._fields)])
             self._note(rank, is_of_these_hosts=self._saved["hosts"] == self._hosts)
+            if len(self._saved["newest"]) < len(Rank._fields):
+                _log.warning(
+                    "the newest server's rank was written by an older version",
+                    file=str(self._seen_file),
+                    compared=str(rank),
+                )
         except FileNotFoundError:
             self._saved = None
         except (OSError, ValueError, TypeError, KeyError) as exc:
