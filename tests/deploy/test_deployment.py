@@ -36,6 +36,7 @@ _UNIT = (_DEPLOY / "systemd" / "tollkeeper.service").read_text()
 _CONSOLE_UNIT = (_DEPLOY / "systemd" / "tollkeeper-console.service").read_text()
 _NGINX = (_DEPLOY / "nginx" / "nginx.conf").read_text()
 _CADDY = (_DEPLOY / "caddy" / "Caddyfile").read_text()
+_HAPROXY = (_DEPLOY / "haproxy" / "haproxy.cfg").read_text()
 _MANIFESTS = [
     document
     for path in sorted((_DEPLOY / "kubernetes").glob("*.yaml"))
@@ -143,6 +144,7 @@ def test_the_gateway_has_the_address_of_the_proxies() -> None:
     host = _GATEWAY_URL.removeprefix("https://")
     assert f"server_name {host};" in _NGINX
     assert f"\n{host} {{\n" in _CADDY
+    assert "/haproxy/tls/gateway.pem" in _HAPROXY
     unit = _ENVIRONMENTS["systemd console"]
     assert unit["TOLLKEEPER_CONSOLE__GATEWAY_URL"] == _GATEWAY_URL
 
@@ -222,6 +224,9 @@ def test_ports_are_those_that_the_program_listens_on() -> None:
     assert re.findall(r"^ +server (\S+) max_fails=0;$", _NGINX, re.MULTILINE) == gateways
     assert f"reverse_proxy {' '.join(gateways)} {{" in _CADDY
     assert f"health_port {operator}\n" in _CADDY
+    assert re.findall(r"^  server gateway-\d (\S+)$", _HAPROXY, re.MULTILINE) == gateways
+    assert f"\n  server console 10.0.0.11:{console}\n" in _HAPROXY
+    assert f"check port {operator} " in _HAPROXY
 
 
 def test_probes_ask_the_operator_listener() -> None:
@@ -240,6 +245,15 @@ def _stop_delay_s() -> int:
     return int(found)
 
 
+def _idle_s() -> list[int]:
+    """Returns how long each proxy keeps an idle connection to a gateway."""
+    found = re.findall(
+        r"(?:keepalive|keepalive_timeout|pool-purge-delay) (\d+)s", _NGINX + _CADDY + _HAPROXY
+    )
+    assert len(found) == 3
+    return [int(seconds) for seconds in found]
+
+
 def test_balancers_stop_sending_before_connections_are_refused() -> None:
     """Checks that probes fail, and that proxies close idle connections, within the stop delay."""
     probe = _container("Deployment")["readinessProbe"]
@@ -248,15 +262,17 @@ def test_balancers_stop_sending_before_connections_are_refused() -> None:
         re.findall(rf"health_{name} (\d+)s", _CADDY) for name in ("interval", "timeout")
     )
     assert 2 * int(interval_s) + int(timeout_s) < _stop_delay_s()
-    idle = re.findall(r"keepalive(?:_timeout)? (\d+)s", _NGINX + _CADDY)
-    assert len(idle) == 2
-    assert all(int(seconds) < _stop_delay_s() for seconds in idle)
+    check, _ = re.findall(r"check port \d+ inter (\d+)s fall (\d+) rise 1", _HAPROXY)
+    (timeout_s,) = re.findall(r"timeout check (\d+)s", _HAPROXY)
+    assert int(check[0]) * int(check[1]) + int(timeout_s) < _stop_delay_s()
+    assert all(seconds < _stop_delay_s() for seconds in _idle_s())
 
 
 def test_a_call_is_never_sent_twice() -> None:
     assert "proxy_next_upstream error timeout;" in _NGINX
     assert not re.search(r"^\s*proxy_next_upstream .*non_idempotent", _NGINX, re.MULTILINE)
     assert not re.search(r"^\s*lb_retry_match", _CADDY, re.MULTILINE)
+    assert re.findall(r"^\s*retry-on (.*)", _HAPROXY, re.MULTILINE) == ["conn-failure"]
 
 
 def test_nothing_is_killed_before_it_has_settled_its_calls() -> None:
@@ -292,6 +308,10 @@ def test_the_console_is_called_by_its_own_name() -> None:
     (public,) = re.findall(r"^ +location = (\S+) \{", nginx, re.MULTILINE)
     assert public == webhook
     assert f"handle {webhook} {{" in caddy
+    haproxy = _HAPROXY.partition("backend console")[2]
+    assert f"acl webhook path {webhook}\n" in haproxy
+    for header in ("X-Forwarded-For %[src]", "X-Forwarded-Proto https"):
+        assert f"http-request set-header {header}\n" in haproxy
 
 
 def test_the_console_is_as_confined_as_the_gateway() -> None:
@@ -469,6 +489,10 @@ def test_proxies_pass_streams_on_as_they_come() -> None:
     assert "flush_interval -1" in _CADDY
     (header_s,) = re.findall(r"response_header_timeout (\d+)s", _CADDY)
     assert int(header_s) > deadline_s
+    gateway_s, console_s = re.findall(r"timeout server (\d+)s", _HAPROXY)
+    assert int(gateway_s) > deadline_s
+    assert int(console_s) > longest_s
+    assert "option http-no-delay" in _HAPROXY
 
 
 def test_a_pod_has_the_memory_that_its_limits_allow() -> None:
@@ -486,9 +510,8 @@ def test_proxies_take_what_the_gateway_takes() -> None:
     mebibytes = _DEFAULTS.limits.body_bytes // 2**20
     assert f"client_max_body_size {mebibytes}m;" in _NGINX
     assert f"max_size {mebibytes}MiB" in _CADDY
-    idle = re.findall(r"keepalive(?:_timeout)? (\d+)s", _NGINX + _CADDY)
-    assert len(idle) == 2
-    assert all(int(seconds) < KEEP_ALIVE_S for seconds in idle)
+    assert f"content-length) gt {_DEFAULTS.limits.body_bytes} }}" in _HAPROXY
+    assert all(seconds < KEEP_ALIVE_S for seconds in _idle_s())
 
 
 def test_the_lock_of_the_image_is_a_part_of_the_lock() -> None:

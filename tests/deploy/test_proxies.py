@@ -1,6 +1,6 @@
-"""Tests nginx and Caddy with our files in front of real gateways and a real console: streams arrive piece by
-piece, a call is sent to one gateway only, a rolling restart fails no call, and only operators reach the
-console."""
+"""Tests nginx, Caddy and HAProxy with our files in front of real gateways and a real console: streams arrive
+piece by piece, a call is sent to one gateway only, a rolling restart fails no call, and only operators reach
+the console."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.journeys.clients.debian import DebianProgram, debian_program
+from tests.journeys.clients.debian import DebianProgram, debian_program_or_skip
 from tests.support import stripe_events as stripe
 from tests.support.certificates import make_certificate
 from tests.support.console_site import TOKEN, serving_console
@@ -37,7 +37,7 @@ from tests.support.scripted_gateway import (
     scripted_settings,
 )
 from tests.support.upstream import Peer, Upstream, chat
-from tollkeeper.hosting.descriptors import http_limits
+from tollkeeper.hosting.descriptors import hard_limit, http_limits
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import bind
 from tollkeeper.hosting.operator_listener import OperatorListener, Readiness
@@ -45,7 +45,7 @@ from tollkeeper.hosting.operator_listener import OperatorListener, Readiness
 pytestmark = pytest.mark.slow
 
 _DEPLOY = Path(__file__).parents[2] / "deploy"
-_EACH = pytest.mark.parametrize("kind", ["nginx", "caddy"])
+_EACH = pytest.mark.parametrize("kind", ["nginx", "caddy", "haproxy"])
 _CALLERS = 16
 _ROUNDS = 3
 _STOP_DELAY_S = "8"  # The value of deploy/tollkeeper.toml.
@@ -80,6 +80,7 @@ class Place:
         text = text.replace("10.0.0.11:8082", f"{self.hosts[0]}:{self.console}")
         # In these tests, only this address is in the network of the operators.
         text = text.replace("10.0.0.0/8", _OPERATOR)
+        text = text.replace("check port 8081", f"check port {self.operator}")
         return text.replace("health_port 8081", f"health_port {self.operator}")
 
 
@@ -116,7 +117,7 @@ class Proxy:
         config = self.folder / "nginx.conf"
         config.write_text(text)
         line = ["-p", str(self.folder), "-e", "stderr", "-c", str(config)]
-        return debian_program("nginx", "usr/sbin/nginx"), ["-t", *line], line
+        return debian_program_or_skip("nginx", "usr/sbin/nginx"), ["-t", *line], line
 
     def caddy(self) -> tuple[DebianProgram, list[str], list[str]]:
         text = (_DEPLOY / "caddy" / "Caddyfile").read_text()
@@ -133,12 +134,34 @@ class Proxy:
         config = self.folder / "Caddyfile"
         config.write_text(text)
         line = ["--config", str(config), "--adapter", "caddyfile"]
-        return debian_program("caddy", "usr/bin/caddy"), ["validate", *line], ["run", *line]
+        return debian_program_or_skip("caddy", "usr/bin/caddy"), ["validate", *line], ["run", *line]
+
+    def haproxy(self) -> tuple[DebianProgram, list[str], list[str]]:
+        text = (_DEPLOY / "haproxy" / "haproxy.cfg").read_text()
+        text = text.partition("# PostgreSQL's leader")[0]
+        if self._for_customers:
+            text = text.replace("  http-request deny unless operators or webhook\n", "")
+            text = text.replace("  # http-request deny if", "  http-request deny if")
+        text = self.place.in_file(text)
+        pem = self.folder / "both.pem"
+        key = self.certificate.with_suffix(".key")
+        pem.write_text(self.certificate.read_text() + key.read_text())
+        binds = ",".join(f"127.0.0.1:{port}" for port in (self.port, self.console_port))
+        text = re.sub(r"bind :443 ssl (crt \S+ )+", f"bind {binds} ssl crt {pem} ", text)
+        # The tests have one host name, and a port for each site.
+        text = re.sub(r"acl is_console .*", f"acl is_console dst_port {self.console_port}", text)
+        text = re.sub(r"^  (user|group) haproxy\n", "", text, flags=re.M)
+        # HAProxy does not start if this process may not open so many files.
+        text = text.replace("maxconn 20000", f"maxconn {min(20_000, hard_limit() // 3)}")
+        config = self.folder / "haproxy.cfg"
+        config.write_text(text)
+        line = ["-f", str(config)]
+        return debian_program_or_skip("haproxy", "usr/sbin/haproxy"), ["-c", *line], ["-db", *line]
 
     @asynccontextmanager
     async def running(self, kind: str) -> AsyncIterator[httpx2.AsyncClient]:
         kinds: dict[str, Callable[[], tuple[DebianProgram, list[str], list[str]]]]
-        kinds = {"nginx": self.nginx, "caddy": self.caddy}
+        kinds = {"nginx": self.nginx, "caddy": self.caddy, "haproxy": self.haproxy}
         program, check, run = await asyncio.to_thread(kinds[kind])
         home = {"HOME": str(self.folder), "XDG_DATA_HOME": str(self.folder)}
         environment = {**os.environ, **program.environment, **home}
@@ -218,7 +241,7 @@ async def test_a_piece_arrives_when_it_is_made(
     answer = PausedAnswer()
     proxy = Proxy(tmp_path, place)
     async with _ready(place.hosts[0], place), proxy.running(kind) as client:
-        # By then, Caddy has checked the health of both gateways.
+        # By then, Caddy and HAProxy have checked the health of both gateways.
         await asyncio.sleep(0.3)
         for _ in range(4):
             plain = await _call(client, scripted)
@@ -324,9 +347,18 @@ async def test_a_call_that_was_sent_is_not_sent_again(
     other = await asyncio.start_server(take, place.hosts[1], place.public)
     proxy = Proxy(tmp_path, place)
     async with other, _ready("0.0.0.0", place), proxy.running(kind) as client:
-        statuses = [(await _call(client, scripted)).status_code for _ in range(8)]
+        statuses = [await _status(client, scripted, kind) for _ in range(8)]
     assert taken > 0
     assert sorted(statuses) == [200] * (len(statuses) - taken) + [502] * taken
+
+
+async def _status(client: httpx2.AsyncClient, scripted: ScriptedGateway, kind: str) -> int:
+    try:
+        return (await _call(client, scripted)).status_code
+    except httpx2.RemoteProtocolError:
+        # HAProxy closes a client's connection that already had an answer, instead of sending 502.
+        assert kind == "haproxy"
+        return 502
 
 
 @asynccontextmanager

@@ -6,6 +6,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from tests.journeys.clients.environments import NotInstalled, install_once
 
 _FOLDER = Path(__file__).parents[3] / ".clients" / "debian"
@@ -38,6 +40,13 @@ def debian_program(package: str, path: str, *libraries: str) -> DebianProgram:
     files = folder / "files"
     found = ":".join(str(place) for place in files.glob("usr/lib/*-linux-gnu"))
     return DebianProgram(files / path, {"LD_LIBRARY_PATH": found} if found else {})
+
+
+def debian_program_or_skip(package: str, path: str) -> DebianProgram:
+    try:
+        return debian_program(package, path)
+    except NotInstalled as exc:
+        pytest.skip(str(exc))
 
 
 def _download(packages: list[str], folder: Path) -> None:
