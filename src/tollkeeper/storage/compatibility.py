@@ -40,6 +40,15 @@ class SchemaState:
         return self.revision is not None and self.revision > code_revision()
 
     @property
+    def is_older(self) -> bool:
+        """Tells whether this code can serve after a migration, but not before."""
+        return (
+            self.revision is not None
+            and unreleased_schema(self.revision) is None
+            and self.revision < serving_revision()
+        )
+
+    @property
     def refusal(self) -> str | None:
         """Returns a one-line explanation if this code cannot work with the schema, otherwise
         None."""
@@ -50,10 +59,10 @@ class SchemaState:
             )
         if reason := unreleased_schema(self.revision):
             return reason
-        if self.revision < serving_revision():
+        if self.is_older:
             return (
                 f"The database's schema is at {self.revision}, this code needs "
-                f"{serving_revision()}: run `tollkeeper migrate`."
+                f"{serving_revision()}: run `tollkeeper migrate --expand`."
             )
         code = code_revision()
         # "9999" is above every revision: a newer schema without `compatible_from` is rejected.

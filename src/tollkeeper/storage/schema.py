@@ -18,7 +18,7 @@ from tollkeeper.storage.sessions import (
     session_settings,
 )
 
-__all__ = ["check_database", "code_revision", "find_outdated"]
+__all__ = ["SchemaTooOld", "check_database", "code_revision", "find_outdated"]
 
 _STATEMENT_TIMEOUT_S = 5.0
 # Unless these settings are on, a crash may lose or corrupt acknowledged commits.
@@ -40,6 +40,10 @@ _RECOVERY_TARGETS: LiteralString = """
         AND setting <> boot_val AND NOT pending_restart AND NOT pg_is_in_recovery()
     ORDER BY name
 """
+
+
+class SchemaTooOld(StateConflict):
+    """Raised if the schema was not migrated to this version yet. Everything else was checked."""
 
 
 def check_database(conninfo: str, *, before_serving: bool = False) -> SchemaState:
@@ -90,7 +94,7 @@ def _check_durability(connection: psycopg.Connection) -> None:
 def _check_schema(connection: psycopg.Connection) -> SchemaState:
     state = read_schema_state(connection)
     if state.refusal is not None:
-        raise StateConflict(state.refusal)
+        raise (SchemaTooOld if state.is_older else StateConflict)(state.refusal)
     return state
 
 

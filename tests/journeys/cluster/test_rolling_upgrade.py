@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.balancer import Balancer
 from tests.support.data_folders import data_folder
+from tests.support.documents import ROOT, mentions_of
 from tests.support.gateway import Gateway
 from tests.support.gateway_processes import InstalledProgram, installed_program
 from tests.support.program import Program, Serving, serving
@@ -60,6 +61,10 @@ CONTRACT = Migration(
     DROP FUNCTION keep_both_names();
     ALTER TABLE processes DROP COLUMN heartbeat_at;
     """,
+)
+# The commands of the page, in their order: check, expand, and in the last step contract.
+_DOCTOR, _EXPAND, _MIGRATE = (
+    tuple(line.split()[1:]) for line in mentions_of(ROOT / "docs" / "upgrade.md")[:3]
 )
 _RENAMED = [(name, "heartbeat_at", "seen_at") for name in ("processes.py", "verification.py")]
 
@@ -194,6 +199,7 @@ async def test_versions_overlap_while_calls_go_on(compiled: dict[str, str], proo
         await load.goes_on(20)
 
         await _expand(fleet, load)
+        await _roll_back(fleet, load)
         await _contract(fleet, load)
 
         await load.stop(calling)
@@ -226,8 +232,12 @@ async def _expand(fleet: Fleet, load: Load) -> None:
     new = fleet.new.of(fleet.old_program)
     # A new version does not start on a schema that is too old for it.
     refusal = await asyncio.to_thread(new.refusal, "serve")
-    assert "this code needs 9001: run `tollkeeper migrate`" in refusal
-    assert await asyncio.to_thread(new.json, "migrate") == {"revision": "9001"}
+    assert "this code needs 9001: run `tollkeeper migrate --expand`" in refusal
+    checked = await asyncio.to_thread(new.json, *_DOCTOR)
+    (warning,) = [row for row in checked["data"] if row["name"] == "database"]
+    assert (warning["verdict"], checked["ok"]) == ("warning", True)
+    assert "this code needs 9001: run `tollkeeper migrate --expand`" in warning["detail"]
+    assert await asyncio.to_thread(new.json, *_EXPAND) == {"revision": "9001"}
     for name in ("old 1", "old 2"):
         ready = await fleet.readiness(name)
         assert ready.status_code == 200, ready.text
@@ -245,23 +255,37 @@ async def _expand(fleet: Fleet, load: Load) -> None:
     await load.goes_on(20)
 
 
+async def _roll_back(fleet: Fleet, load: Load) -> None:
+    """Replaces all new gateways by old ones, and these by new ones again."""
+    await fleet.start("old 3", fleet.old_program)
+    for name in ("new 1", "new 2"):
+        await fleet.stop(name)
+    await load.goes_on(20)
+    new = fleet.new.of(fleet.old_program)
+    for name in ("new 1", "new 2"):
+        await fleet.start(name, new)
+    await fleet.stop("old 3")
+    await load.goes_on(20)
+
+
 async def _contract(fleet: Fleet, load: Load) -> None:
     """Contracts the schema, which is possible only when no process with the old code runs."""
     newest = fleet.newest.of(fleet.old_program)
     (worker,) = fleet.running["old 2"][0].workers()
-    refusal = await asyncio.to_thread(newest.refusal, "migrate")
+    refusal = await asyncio.to_thread(newest.refusal, *_MIGRATE)
     assert "Migration 9002 was not applied" in refusal
     assert f"pid {worker.pid} (code {_OLD}, seen" in refusal
     assert refusal.count("pid ") == 1
     # The newest version can serve before the contraction, too.
-    assert await asyncio.to_thread(newest.json, "migrate", "--expand") == {"revision": "9001"}
+    assert await asyncio.to_thread(newest.json, *_EXPAND) == {"revision": "9001"}
     await fleet.start("newest", newest)
     assert (await fleet.readiness("old 2")).status_code == 200
     await load.goes_on(20)
     await fleet.stop("old 2")
-    assert await asyncio.to_thread(newest.json, "migrate") == {"revision": "9002"}
+    assert await asyncio.to_thread(newest.json, *_MIGRATE) == {"revision": "9002"}
     for name in ("new 1", "new 2", "newest"):
-        assert (await fleet.readiness(name)).status_code == 200
+        ready = await fleet.readiness(name)
+        assert ready.status_code == 200, ready.text
     await load.goes_on(20)
     for line in (("serve",), ("migrate",), ("organization", "list")):
         refusal = await asyncio.to_thread(fleet.old_commands.refusal, *line)
