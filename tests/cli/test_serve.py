@@ -15,6 +15,7 @@ import psutil
 import pytest
 from bench.ports import free_port
 
+from tests.support.constants import constants_path
 from tests.support.data_folders import cluster_of
 from tests.support.program import (
     Program,
@@ -279,9 +280,12 @@ def _workers_ready(running: Serving) -> str:
     return found["workers"]
 
 
-def test_a_log_that_nobody_reads_stops_nothing(own: tuple[Program, Path]) -> None:
-    """The pipes of the log are full from the start, like those of a log shipper that hangs."""
-    program = own[0]
+def test_a_log_that_nobody_reads_stops_nothing(own: tuple[Program, Path], tmp_path: Path) -> None:
+    """The pipes of the log are full from the start, like those of a log shipper that hangs. The program drops
+    lines when few are waiting."""
+    program = own[0].with_environment(
+        PYTHONPATH=constants_path(tmp_path, {"runtime.output._WAITING_BYTES_MAX": 20_000})
+    )
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
     with contextlib.suppress(BlockingIOError):
@@ -309,9 +313,13 @@ def test_a_log_that_nobody_reads_stops_nothing(own: tuple[Program, Path]) -> Non
 
     try:
         eventually(lambda: answers(operator_port, "/readyz"), within_s=60)
-        for _ in range(500):
-            assert httpx2.get(f"http://127.0.0.1:{port}/v1/absent").status_code == 404
+        with httpx2.Client(base_url=f"http://127.0.0.1:{port}") as client:
+            for _ in range(500):
+                assert client.get("/v1/absent").status_code == 404
         assert answers(operator_port, "/healthz")
+        dropped = re.compile(r"^tollkeeper_dropped_log_lines_total (\d+)\.0$", re.MULTILINE)
+        metrics = f"http://127.0.0.1:{operator_port}/metrics"
+        eventually(lambda: 300 < int(dropped.findall(httpx2.get(metrics).text)[0]) <= 600)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 0
     finally:

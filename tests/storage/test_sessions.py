@@ -69,7 +69,8 @@ async def test_unusual_defaults_of_a_role_change_nothing(
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())
         for setting, value in unusual.items():
-            connection.execute(f"ALTER DATABASE {name} SET {setting} = {value}".encode())
+            whose = f"ROLE CURRENT_USER IN DATABASE {name}"
+            connection.execute(f"ALTER {whose} SET {setting} = {value}".encode())
     url = make_conninfo(conninfo, dbname=name)
     assert migrate(url) == migrate(url)
     assert find_outdated(url) is None
