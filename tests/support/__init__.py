@@ -47,6 +47,8 @@ The ledger and its database:
     data_folders       creates folders for an embedded PostgreSQL
     leftovers          removes the processes and folders of an interrupted run
     postgres_server    a separate PostgreSQL server: a primary, a standby or a restored server
+    patroni            three PostgreSQL servers that Patroni manages, with an etcd
+    failovers          two gateways and their clients while the database fails over
     pooler             a real PgBouncer in front of a database
     database_clock     a database whose clock a test sets
     ledger             a ledger process without a gateway, and rows by SQL

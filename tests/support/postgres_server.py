@@ -63,14 +63,14 @@ class PostgresServer:
 
     def pause(self) -> None:
         """Freezes all processes of the server: connections stay open and get no answer."""
-        for process in self._processes():
+        for process in self.processes():
             process.suspend()
 
     def resume(self) -> None:
-        for process in reversed(self._processes()):
+        for process in reversed(self.processes()):
             process.resume()
 
-    def _processes(self) -> list[psutil.Process]:
+    def processes(self) -> list[psutil.Process]:
         """Returns the postmaster first, so that it is suspended before it can start another process."""
         pid = int((self.folder / "postmaster.pid").read_text().splitlines()[0])
         postmaster = psutil.Process(pid)
@@ -110,7 +110,7 @@ class PostgresServer:
             return connection.execute(statement.encode(), parameters or None).fetchall()
 
     def run(self, program: str, *arguments: str) -> None:
-        account = _account()
+        account = server_account()
         subprocess.run(
             [str(find_programs(account) / program), *arguments],
             check=True,
@@ -127,10 +127,10 @@ class PostgresServer:
 
     def _make_folder(self, folder: Path) -> None:
         folder.mkdir(mode=0o700)
-        account = _account()
+        account = server_account()
         if account is not None:
             os.chown(folder, account.uid, account.gid)
 
 
-def _account() -> Account | None:
+def server_account() -> Account | None:
     return ensure_account() if os.geteuid() == 0 else None
