@@ -66,7 +66,9 @@ CONTRACT = Migration(
 _DOCTOR, _EXPAND, _MIGRATE = (
     tuple(line.split()[1:]) for line in mentions_of(ROOT / "docs" / "upgrade.md")[:3]
 )
-_RENAMED = [(name, "heartbeat_at", "seen_at") for name in ("processes.py", "verification.py")]
+_RENAMED = [
+    (name, "heartbeat_at", "seen_at") for name in ("ledger.py", "processes.py", "verification.py")
+]
 
 
 @dataclass
