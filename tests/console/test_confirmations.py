@@ -83,8 +83,9 @@ async def test_an_address_cannot_invent_an_amount(
     assert "$1 was granted." in (await operator.get(location)).text
     for forged in (
         f"{path}?notice=credit-granted&amount=9000000000000",
-        location.replace("amount=1", "amount=9"),
-        location.replace("credit-granted", "settled"),
+        f"{path}?notice=The+gateway+moved+to+evil.example.",
+        location.replace("%241+", "%249+"),
+        location.replace("granted", "withdrawn"),
     ):
         page = (await operator.get(forged)).text
         assert 'role="status"' not in page, forged

@@ -10,11 +10,11 @@ from tollkeeper.console.app import ROUTES
 from tollkeeper.console.pages import keys, months, organizations, policy, projects
 
 _ACTIONS: dict[str, Mapping[str, object]] = {
-    "organizations": organizations._ACTIONS,
-    "projects": projects._ACTIONS,
-    "keys": keys._ACTIONS,
-    "policies": policy._ACTIONS,
-    "months": months._ACTIONS,
+    "organizations": organizations.ACTIONS,
+    "projects": projects.ACTIONS,
+    "keys": keys.ACTIONS,
+    "policies": policy.ACTIONS,
+    "months": months.ACTIONS,
 }
 # For each command, the page or action of the console that does the same.
 PAGES = {

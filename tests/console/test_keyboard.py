@@ -21,7 +21,7 @@ from tests.support.databases import own_database
 from tests.support.ledger import make_tenant, running_process
 from tests.support.ledger_months import OldBooks, this_month
 from tollkeeper.bootstrap import running_services
-from tollkeeper.console.permissions import PERMISSIONS
+from tollkeeper.console.app import PERMISSIONS
 
 pytestmark = pytest.mark.slow
 
@@ -217,7 +217,7 @@ async def test_credit_is_granted_by_keyboard(site: ConsoleSite, watched: Watched
 
 @pytest.mark.smoke
 def test_every_action_has_a_step() -> None:
-    actions = {name.removeprefix("POST ") for name in PERMISSIONS if name.startswith("POST ")}
+    actions = {name.removeprefix("POST ") for name in PERMISSIONS.table if name.startswith("POST ")}
     steps = [step.action for group in (*STEPS.values(), MONTH_STEPS) for step in group]
     assert len(steps) == len(set(steps))
     assert set(steps) == actions

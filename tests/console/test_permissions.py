@@ -17,12 +17,12 @@ from tests.support.console_site import ConsoleSite, make_session, serving_consol
 from tests.support.gateway import Tenant
 from tests.support.http_client import http_client
 from tests.support.tables import each
+from tollkeeper.actions.own_services import OwnServices
 from tollkeeper.console import pages
-from tollkeeper.console.app import ROUTES
-from tollkeeper.console.changes import Action
+from tollkeeper.console.app import PERMISSIONS, ROUTES
+from tollkeeper.console.changes import FormAction
 from tollkeeper.console.context import console_of
-from tollkeeper.console.own_services import OwnServices
-from tollkeeper.console.permissions import PERMISSIONS, PUBLIC, access_to
+from tollkeeper.console.permissions import PUBLIC
 from tollkeeper.console.sessions import Session
 from tollkeeper.domain.access import ProjectId
 from tollkeeper.domain.audit import ActorKind
@@ -45,8 +45,10 @@ def _actions() -> dict[str, set[str]]:
     found = {}
     for module in pkgutil.iter_modules(pages.__path__):
         page = importlib.import_module(f"{pages.__name__}.{module.name}")
-        actions = getattr(page, "_ACTIONS", None)
-        if isinstance(actions, dict) and all(isinstance(one, Action) for one in actions.values()):
+        actions = getattr(page, "ACTIONS", None)
+        if isinstance(actions, dict) and all(
+            isinstance(one, FormAction) for one in actions.values()
+        ):
             found[page.__name__] = set(actions)
     return found
 
@@ -61,7 +63,7 @@ def test_every_route_and_action_has_a_least_role() -> None:
             named |= {name.replace("{action}", action) for action in of_page}
         elif name not in PUBLIC:
             named.add(name)
-    assert named == set(PERMISSIONS)
+    assert named == set(PERMISSIONS.table)
 
 
 @asynccontextmanager
@@ -101,8 +103,8 @@ async def test_what_a_role_does_not_allow_is_absent_and_refused(
     ids = await _ids(site, site.judged.scripted.tenant)
     offered: set[str] = set()
     async with _signed_in(site, Person(f"{role}-1", "Vera", role)) as client:
-        for name, (method, path) in zip(PERMISSIONS, filled_paths(ids), strict=True):
-            allowed = PERMISSIONS[name].allows(role)
+        for name, (method, path) in zip(PERMISSIONS.table, filled_paths(ids), strict=True):
+            allowed = PERMISSIONS.table[name].allows(role)
             if method == "GET":
                 query = f"?organization={ids['organization']}"
                 async with client.stream("GET", path + query) as page:
@@ -118,7 +120,9 @@ async def test_what_a_role_does_not_allow_is_absent_and_refused(
     wrong = [
         one
         for one in offered
-        for (method, path), access in zip(filled_paths(ids), PERMISSIONS.values(), strict=True)
+        for (method, path), access in zip(
+            filled_paths(ids), PERMISSIONS.table.values(), strict=True
+        )
         if (method, path) == ("POST", one) and not access.allows(role)
     ]
     assert wrong == []
@@ -163,7 +167,7 @@ async def test_people_of_an_organization_see_nothing_of_another(site: ConsoleSit
                 text = re.sub(r'<p class="notice bad".*?</p>', "", text, flags=re.DOTALL)
                 assert [leak for leak in leaks if leak in text] == [], (method, address)
         for method, path in filled_paths(ours):
-            access = access_to(method, *_route(path))
+            access = PERMISSIONS.access_to(method, *_route(path))
             if method == "GET" and access is not None and access.organization:
                 answer = await client.get(path)
                 assert answer.status_code == 200, path

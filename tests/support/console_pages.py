@@ -10,7 +10,7 @@ from playwright.async_api import FilePayload, Locator, Page
 from tests.support import stripe_events as stripe
 from tests.support.console_site import ConsoleSite
 from tests.support.upstream import chat, reset_before_headers
-from tollkeeper.console.permissions import PERMISSIONS
+from tollkeeper.console.app import PERMISSIONS
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.people import Role
 from tollkeeper.services.ledger.stripe_events import read_event
@@ -61,7 +61,7 @@ class View:
 def filled_paths(ids: Mapping[str, str]) -> list[tuple[str, str]]:
     """Returns the method and the path of every route and action, in the order of the table."""
     filled = []
-    for name in PERMISSIONS:
+    for name in PERMISSIONS.table:
         method, path = name.split(" ")
         of_path = {**ids, "key": ids["admin_key"]} if "admin-keys" in path else ids
         filled.append((method, path.format_map(of_path)))
@@ -72,14 +72,16 @@ def page_paths(ids: Mapping[str, str], role: Role = Role.OWNER) -> list[str]:
     """Returns the path of every page that the role may see."""
     return [
         path
-        for (method, path), access in zip(filled_paths(ids), PERMISSIONS.values(), strict=True)
+        for (method, path), access in zip(
+            filled_paths(ids), PERMISSIONS.table.values(), strict=True
+        )
         if method == "GET" and not path.endswith(_NO_PAGES) and access.allows(role)
     ]
 
 
 def general_paths() -> list[str]:
     """Returns the path of every page that is not about one object."""
-    paths = [name.removeprefix("GET ") for name in PERMISSIONS if name.startswith("GET ")]
+    paths = [name.removeprefix("GET ") for name in PERMISSIONS.table if name.startswith("GET ")]
     return [path for path in paths if "{" not in path and not path.endswith(_NO_PAGES)]
 
 

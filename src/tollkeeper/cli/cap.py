@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tollkeeper.actions.caps import CAP_CLEAR, CAP_SET
 from tollkeeper.cli.amounts import AmountArgument
 from tollkeeper.cli.arguments import OrganizationArgument
 from tollkeeper.cli.command import noun_app, service_command
@@ -60,7 +61,7 @@ async def cap_set(
     day, per week, per month and in total, all at once."""
     organization_id = await services.names.organization_named(organization)
     project_id, key_id = await _project_or_key(services, organization_id, project, key)
-    use = await services.caps.cap_set(organization_id, amount, period, project_id, key_id)
+    use = await CAP_SET.run(services, organization_id, amount, period, project_id, key_id)
     [view] = await _views(services, organization_id, [use])
     return Record(view)
 
@@ -81,7 +82,7 @@ async def cap_clear(
     Without --project and --key, the caps of projects and keys stay."""
     organization_id = await services.names.organization_named(organization)
     project_id, key_id = await _project_or_key(services, organization_id, project, key)
-    await services.caps.cap_clear(organization_id, project_id, key_id, period)
+    await CAP_CLEAR.run(services, organization_id, period, project_id, key_id)
     return Record(
         {
             "organization_id": organization_id,

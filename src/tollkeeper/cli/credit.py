@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tollkeeper.actions.credit import CREDIT_GRANT
 from tollkeeper.cli.amounts import AmountArgument
 from tollkeeper.cli.arguments import OrganizationArgument, UntilOption
 from tollkeeper.cli.command import noun_app, service_command
@@ -67,8 +68,8 @@ async def credit_withdraw(
 async def _grant_credit(
     services: "Services", organization: str, amount: int, note: str, kind: GrantKind | None
 ) -> Record:
-    grant = await services.accounts.credit_grant(
-        await services.names.organization_named(organization), amount, note, kind
+    grant = await CREDIT_GRANT.run(
+        services, await services.names.organization_named(organization), amount, note, kind
     )
     return Record(
         {

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from tollkeeper.actions.project_keys import PROJECT_KEY_CREATE
 from tollkeeper.api.organization.keys import project_key_view
 from tollkeeper.cli.allowed_models import allow_models
 from tollkeeper.cli.amounts import seconds_of
@@ -53,8 +54,8 @@ async def project_key_create(
     """Create a project key and print its value.
 
     The value cannot be shown again."""
-    key, value = await services.project_keys.project_key_create_by_operator(
-        await services.names.project_named(project), name, permission or None, expires_in
+    key, value = await PROJECT_KEY_CREATE.run(
+        services, await services.names.project_named(project), name, permission, expires_in
     )
     return Record(_view(services, key, value), note=SHOWN_ONCE)
 

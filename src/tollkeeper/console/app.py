@@ -39,7 +39,7 @@ from tollkeeper.console.pages import (
     statements,
     unsettled,
 )
-from tollkeeper.console.permissions import PUBLIC, Offers, require
+from tollkeeper.console.permissions import PUBLIC, Permissions
 from tollkeeper.console.rendering import render
 from tollkeeper.console.sessions import Session
 from tollkeeper.domain.access import OrganizationId
@@ -135,6 +135,19 @@ ROUTES = [
     Route("/people", people.show),
     Route("/people/end", people.end, methods=["POST"]),
 ]
+PERMISSIONS = Permissions(
+    ROUTES,
+    {
+        f"{path}/{{action}}": {name: action.access for name, action in actions}
+        for path, actions in (
+            ("/organizations/{organization}", organizations.ACTIONS.items()),
+            ("/projects/{project}", projects.ACTIONS.items()),
+            ("/keys/{key}", keys.ACTIONS.items()),
+            ("/policies/{policy}", policy.ACTIONS.items()),
+            ("/months/{month}", months.ACTIONS.items()),
+        )
+    },
+)
 
 
 def build_console(console: Console, hosts: frozenset[str]) -> Starlette:
@@ -150,7 +163,7 @@ def build_console(console: Console, hosts: frozenset[str]) -> Starlette:
         },
     )
     app.state.console = console
-    app.state.offers = Offers(ROUTES)
+    app.state.offers = PERMISSIONS
     return app
 
 
@@ -165,7 +178,7 @@ def _permitted(route: Route) -> Route:
         person = session_of(request).person
         if route.path == "/" and person.organization_id is not None:
             return RedirectResponse(f"/organizations/{person.organization_id}", 303)
-        require(person, method, route.path, request.path_params.get("action"))
+        PERMISSIONS.require(person, method, route.path, request.path_params.get("action"))
         # Signing out is always possible. It ends the session, so it cannot be repeated.
         if method == "POST" and route.path != "/sign-out" and person.organization_id is not None:
             _count_administration(request, person.organization_id)

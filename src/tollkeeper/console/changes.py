@@ -5,20 +5,20 @@ calls the service, and redirects the browser to a page that shows the result.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, ParamSpec, TypeVar
 from urllib.parse import urlencode
 
 import structlog
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from tollkeeper.actions.action import Access, Action, Prepared, Question
+from tollkeeper.actions.own_services import AnyServices
 from tollkeeper.bootstrap.services import Services
 from tollkeeper.console.context import console_of, services_of, session_of, whole_console
 from tollkeeper.console.forms import Form, Refused, read_form
-from tollkeeper.console.notices import notice_signature
-from tollkeeper.console.own_services import AnyServices
-from tollkeeper.console.rendering import render
+from tollkeeper.console.rendering import render, signed_notice
 from tollkeeper.domain.audit import Actor, ActorKind
 from tollkeeper.domain.errors import (
     InvalidRequest,
@@ -31,6 +31,8 @@ from tollkeeper.domain.errors import (
 )
 from tollkeeper.services.audit import acting_as
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 _STATUS: tuple[tuple[type[TollkeeperError], int], ...] = (
     (NotFound, 404),
@@ -51,42 +53,44 @@ def status_of(error: TollkeeperError) -> int:
 Page = Callable[[Request, Refused | None], Awaitable[Response]]
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """Contains the texts of a page that asks the user to confirm a change."""
-
-    title: str
-    consequence: str
-    # The label of the button that confirms the change.
-    button: str
-    facts: Mapping[str, object] = field(default_factory=dict)
-    # Hidden fields that the confirmation form has in addition to the fields of the original form.
-    extra_fields: Mapping[str, str] = field(default_factory=dict)
-
-
-# The key of the notice that the next page shows, and the amount in the notice, in picousd.
-Notice: TypeAlias = tuple[str, int]
 Ask = Callable[[Form], Awaitable[Question | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Action(Generic[T]):
+class FormAction(Generic[T]):
     """Describes the change that a button of a page makes."""
 
-    # The key of the notice that the next page shows, or a function that computes a `Notice` from
-    # the result of `work`.
-    notice: str | Callable[[Any], Notice]
+    access: Access
+    # What the next page says, or a function that computes it from the result of `work`.
+    notice: str | Callable[[Any], str]
     work: Callable[[Services, T, Form], Awaitable[Any]]
     # Returns the question for the confirmation page, or None if the change needs no confirmation.
     ask: Callable[[Services, T, Form], Awaitable[Question | None]] | None = None
 
+    def __post_init__(self) -> None:
+        assert self.access.organization == isinstance(self, OwnFormAction)
+
 
 @dataclass(frozen=True, slots=True)
-class OwnAction(Action[T]):
+class OwnFormAction(FormAction[T]):
     """Is an action that an organization's users may use, too."""
 
     work: Callable[[AnyServices, T, Form], Awaitable[Any]]
     ask: Callable[[AnyServices, T, Form], Awaitable[Question | None]] | None = None
+
+
+def form_of(
+    action: Action[Services, P, R], prepare: Callable[[T, Form], Prepared[Services, R]]
+) -> FormAction[T]:
+    """`prepare` reads the action's arguments from the form."""
+    return FormAction(
+        action.access,
+        action.notice,
+        lambda services, subject, form: prepare(subject, form).run(services),
+        None
+        if action.ask is None
+        else lambda services, subject, form: prepare(subject, form).ask(services),
+    )
 
 
 async def checked_form(request: Request) -> Form:
@@ -114,7 +118,7 @@ def _require_not_sent_before(request: Request, form: Form) -> None:
 
 
 async def act(
-    request: Request, actions: Mapping[str, Action[T]], subject: T, address: str, page: Page
+    request: Request, actions: Mapping[str, FormAction[T]], subject: T, address: str, page: Page
 ) -> Response:
     """Runs the action that the request's path names. `subject` is the object to change. After the
     change, redirects to `address`; `page` and the confirmation are as in `answer_form`."""
@@ -123,7 +127,7 @@ async def act(
         raise NotFound("There is no such page.")
 
     async def ask(form: Form) -> Question | None:
-        if isinstance(action, OwnAction):
+        if isinstance(action, OwnFormAction):
             own_ask, services = action.ask, services_of(request)
             return None if own_ask is None else await own_ask(services, subject, form)
         return (
@@ -133,13 +137,12 @@ async def act(
         )
 
     async def handle(form: Form) -> Response:
-        if isinstance(action, OwnAction):
+        if isinstance(action, OwnFormAction):
             result = await action.work(services_of(request), subject, form)
         else:
             result = await action.work(console_of(request).services, subject, form)
-        if isinstance(action.notice, str):
-            return done(request, address, action.notice)
-        return done(request, address, *action.notice(result))
+        notice = action.notice
+        return done(request, address, notice if isinstance(notice, str) else notice(result))
 
     return await answer_form(request, handle, page, ask=ask, back=address)
 
@@ -196,11 +199,9 @@ def _confirmation(request: Request, question: Question, form: Form, back: str) -
     )
 
 
-def done(request: Request, address: str, notice: str, amount: int | None = None) -> Response:
+def done(request: Request, address: str, notice: str) -> Response:
     """Redirects the browser after a change, so that reloading the page does not repeat the change.
-    The next page shows the notice with this key and the amount (in picousd)."""
-    query: dict[str, object] = {"notice": notice}
-    if amount is not None:
-        secret = whole_console(request).sessions.form_token(session_of(request))
-        query |= {"amount": amount, "signature": notice_signature(secret, notice, str(amount))}
-    return RedirectResponse(f"{address}{'&' if '?' in address else '?'}{urlencode(query)}", 303)
+    The next page shows the notice."""
+    secret = whole_console(request).sessions.form_token(session_of(request))
+    query = urlencode(signed_notice(notice, secret))
+    return RedirectResponse(f"{address}{'&' if '?' in address else '?'}{query}", 303)

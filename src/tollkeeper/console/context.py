@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
+from tollkeeper.actions.own_services import AnyServices, OwnServices
 from tollkeeper.bootstrap.services import Services
 from tollkeeper.console.identity_provider import IdentityProvider
-from tollkeeper.console.own_services import AnyServices, OwnServices
 from tollkeeper.console.sessions import Session, Sessions, WrongAttempts
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.errors import DeadlineExceeded, PermissionDenied, Unavailable

@@ -1,37 +1,15 @@
-"""Defines which roles may use each route and action of the console."""
+"""Defines which roles may use each route of the console. Actions declare their roles themselves."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import lru_cache
 
 from starlette.routing import Match, Route
 
+from tollkeeper.actions.action import OWNER, OWNER_OWN, READ, READ_OWN, WORK, WORK_OWN, Access
+from tollkeeper.actions.project_keys import PROJECT_KEY_CREATE
 from tollkeeper.domain.errors import NotFound, PermissionDenied
-from tollkeeper.domain.people import Person, Role
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    # The minimum role: viewer, operator or owner.
-    minimum: Role
-    # Whether users with the role `organization` may use the route too. `own_services.py` restricts
-    # them to their own organization.
-    organization: bool = False
-
-    def allows(self, role: Role) -> bool:
-        if role is Role.ORGANIZATION:
-            return self.organization
-        return role.rank >= self.minimum.rank
-
-
-# The names that end with `_OWN` also allow the role `organization`.
-_READ = Access(Role.VIEWER)
-_READ_OWN = Access(Role.VIEWER, organization=True)
-_WORK = Access(Role.OPERATOR)
-_WORK_OWN = Access(Role.OPERATOR, organization=True)
-# For most irreversible changes, for new admin keys, and for the list of signed-in users.
-_OWNER = Access(Role.OWNER)
-_OWNER_OWN = Access(Role.OWNER, organization=True)
+from tollkeeper.domain.people import Person
 
 # Routes that need no session.
 PUBLIC = frozenset(
@@ -46,131 +24,101 @@ PUBLIC = frozenset(
         "POST /webhooks/stripe",
     }
 )
-# The required role for each route. A route with {action} has one entry for each action.
+# The required role for each route without {action}.
 PERMISSIONS = {
-    "POST /sign-out": _READ_OWN,
-    "GET /": _READ,
-    "POST /verify": _WORK,
-    "GET /organizations": _READ,
-    "POST /organizations": _WORK,
-    "GET /organizations/{organization}": _READ_OWN,
-    "GET /organizations/{organization}/statement": _READ_OWN,
-    "GET /organizations/{organization}/statement.csv": _READ_OWN,
+    "POST /sign-out": READ_OWN,
+    "GET /": READ,
+    "POST /verify": WORK,
+    "GET /organizations": READ,
+    "POST /organizations": WORK,
+    "GET /organizations/{organization}": READ_OWN,
+    "GET /organizations/{organization}/statement": READ_OWN,
+    "GET /organizations/{organization}/statement.csv": READ_OWN,
     # Users of an organization may not do this, because the API for organizations cannot create
     # Admin API keys either.
-    "POST /organizations/{organization}/admin-keys": _OWNER,
-    "POST /organizations/{organization}/admin-keys/{key}": _OWNER_OWN,
-    "POST /organizations/{organization}/admin-keys/{key}/rename": _WORK,
-    "POST /organizations/{organization}/rename": _WORK,
-    "POST /organizations/{organization}/archive": _OWNER,
-    "POST /organizations/{organization}/grant-credit": _WORK,
-    "POST /organizations/{organization}/set-cap": _WORK,
-    "POST /organizations/{organization}/clear-cap": _WORK,
-    "POST /organizations/{organization}/set-overage": _WORK,
-    "POST /organizations/{organization}/clear-overage": _WORK,
-    "POST /organizations/{organization}/grant-check": _WORK,
-    "POST /organizations/{organization}/revoke-check": _WORK,
-    "GET /projects": _READ_OWN,
-    "POST /projects": _WORK,
-    "GET /projects/{project}": _READ_OWN,
-    "POST /projects/{project}/archive": _OWNER_OWN,
-    "POST /projects/{project}/rename": _WORK,
-    "POST /projects/{project}/set-cap": _WORK,
-    "POST /projects/{project}/clear-cap": _WORK,
-    "POST /projects/{project}/allow-models": _WORK,
-    "POST /projects/{project}/set-limits": _WORK,
-    "GET /keys": _READ_OWN,
-    "POST /keys": _WORK_OWN,
-    "POST /keys/{key}/rotate": _WORK,
-    "POST /keys/{key}/suspend": _WORK,
-    "POST /keys/{key}/unsuspend": _WORK,
-    "POST /keys/{key}/revoke": _OWNER,
-    "POST /keys/{key}/rename": _WORK,
-    "POST /keys/{key}/allow-models": _WORK,
-    "POST /keys/{key}/set-cap": _WORK,
-    "POST /keys/{key}/clear-cap": _WORK,
-    "GET /costs": _READ_OWN,
-    "GET /costs.csv": _READ_OWN,
-    "GET /costs/all": _READ,
-    "GET /budgets": _READ,
-    "GET /payments": _READ,
-    "POST /payments/assign": _WORK,
-    "GET /start": _WORK,
-    "POST /start": _WORK,
-    "GET /playground": _WORK,
-    "POST /playground": _WORK,
-    "GET /activity": _READ,
-    "GET /activity/export": _READ,
-    "GET /activity/tail": _READ,
-    "GET /activity/{request_id}": _READ,
-    "GET /alerts": _READ,
-    "GET /unsettled": _READ,
-    "POST /unsettled/recover": _WORK,
-    "POST /unsettled/all": _OWNER,
+    "POST /organizations/{organization}/admin-keys": OWNER,
+    "POST /organizations/{organization}/admin-keys/{key}": OWNER_OWN,
+    "POST /organizations/{organization}/admin-keys/{key}/rename": WORK,
+    "GET /projects": READ_OWN,
+    "POST /projects": WORK,
+    "GET /projects/{project}": READ_OWN,
+    "GET /keys": READ_OWN,
+    "POST /keys": PROJECT_KEY_CREATE.access,
+    "POST /keys/{key}/rotate": WORK,
+    "GET /costs": READ_OWN,
+    "GET /costs.csv": READ_OWN,
+    "GET /costs/all": READ,
+    "GET /budgets": READ,
+    "GET /payments": READ,
+    "POST /payments/assign": WORK,
+    "GET /start": WORK,
+    "POST /start": WORK,
+    "GET /playground": WORK,
+    "POST /playground": WORK,
+    "GET /activity": READ,
+    "GET /activity/export": READ,
+    "GET /activity/tail": READ,
+    "GET /activity/{request_id}": READ,
+    "GET /alerts": READ,
+    "GET /unsettled": READ,
+    "POST /unsettled/recover": WORK,
+    "POST /unsettled/all": OWNER,
     # Resolving a call cannot be undone. Still, the role `operator` suffices, because an operator
     # can correct a wrong amount by granting or withdrawing credit.
-    "POST /unsettled/{reservation}": _WORK,
-    "GET /policies": _READ_OWN,
-    "POST /policies": _WORK_OWN,
-    "GET /policies/try": _READ,
+    "POST /unsettled/{reservation}": WORK,
+    "GET /policies": READ_OWN,
+    "POST /policies": WORK_OWN,
+    "GET /policies/try": READ,
     # A trial changes nothing, but the calls to the judge cost money.
-    "POST /policies/try": _WORK,
-    "POST /policies/try/save": _WORK,
-    "GET /policies/{policy}": _READ_OWN,
-    "POST /policies/{policy}/edit": _WORK_OWN,
-    "POST /policies/{policy}/set-threshold": _WORK_OWN,
-    "POST /policies/{policy}/pause": _WORK_OWN,
-    # Users of an organization may not do this, because the API for organizations cannot publish,
-    # resume or calibrate policies either.
-    "POST /policies/{policy}/publish": _WORK,
-    "POST /policies/{policy}/resume": _WORK,
-    "POST /policies/{policy}/calibrate": _WORK,
-    "GET /models": _READ,
-    "GET /backends": _READ,
-    "GET /backends/{backend}/try": _READ,
-    "POST /backends/{backend}/try": _WORK,
-    "GET /doctor": _READ,
-    "POST /doctor": _WORK,
-    "GET /months": _READ,
-    "GET /months/{month}.csv.gz": _READ,
-    "POST /months/close": _OWNER,
-    "POST /months/{month}/exported": _OWNER,
-    "POST /months/{month}/drop": _OWNER,
-    "GET /reconcile": _READ,
-    "POST /reconcile": _WORK,
-    "GET /settings": _READ,
-    "GET /audit": _READ,
-    "GET /people": _OWNER,
-    "POST /people/end": _OWNER,
+    "POST /policies/try": WORK,
+    "POST /policies/try/save": WORK,
+    "GET /policies/{policy}": READ_OWN,
+    "GET /models": READ,
+    "GET /backends": READ,
+    "GET /backends/{backend}/try": READ,
+    "POST /backends/{backend}/try": WORK,
+    "GET /doctor": READ,
+    "POST /doctor": WORK,
+    "GET /months": READ,
+    "GET /months/{month}.csv.gz": READ,
+    "POST /months/close": OWNER,
+    "GET /reconcile": READ,
+    "POST /reconcile": WORK,
+    "GET /settings": READ,
+    "GET /audit": READ,
+    "GET /people": OWNER,
+    "POST /people/end": OWNER,
 }
 
 
-def access_to(method: str, route: str, action: str | None) -> Access | None:
-    """Returns the roles that may use a route. Returns None if `PERMISSIONS` has no entry for the
-    route; no user may use such a route."""
-    method = "GET" if method == "HEAD" else method
-    path = route if action is None else route.replace("{action}", action)
-    return PERMISSIONS.get(f"{method} {path}")
-
-
-def require(person: Person, method: str, route: str, action: str | None) -> None:
-    """Raises PermissionDenied if the user's role does not allow the request, and NotFound if
-    `PERMISSIONS` has no entry for the route and action."""
-    access = access_to(method, route, action)
-    if access is None:
-        raise NotFound("There is no such page.")
-    if not access.allows(person.role):
-        raise PermissionDenied(f"Your role ({person.role}) does not allow this.")
-
-
-class Offers:
-    """Decides which links and forms a page offers to a user."""
-
-    def __init__(self, routes: list[Route]) -> None:
+class Permissions:
+    def __init__(self, routes: list[Route], actions: Mapping[str, Mapping[str, Access]]) -> None:
+        """`actions` has the actions of each route with {action}."""
         self._routes = routes
+        # The required role for each route and action. No user may use a route without an entry.
+        self.table = PERMISSIONS | {
+            f"POST {path.replace('{action}', name)}": access
+            for path, accesses in actions.items()
+            for name, access in accesses.items()
+        }
         self._access = lru_cache(maxsize=1000)(self._find)
 
+    def access_to(self, method: str, route: str, action: str | None) -> Access | None:
+        method = "GET" if method == "HEAD" else method
+        path = route if action is None else route.replace("{action}", action)
+        return self.table.get(f"{method} {path}")
+
+    def require(self, person: Person, method: str, route: str, action: str | None) -> None:
+        """Raises PermissionDenied if the user's role does not allow the request, and NotFound if there
+        is no such route and action."""
+        access = self.access_to(method, route, action)
+        if access is None:
+            raise NotFound("There is no such page.")
+        if not access.allows(person.role):
+            raise PermissionDenied(f"Your role ({person.role}) does not allow this.")
+
     def may(self, person: Person, method: str, address: str) -> bool:
+        """Decides whether a page offers a link or a form to a user."""
         path = re.split(r"[?#]", address)[0]
         # Replaces each part that contains a digit (an id or a month) by `x`, so that addresses with
         # different ids share one cache entry. The permission does not depend on the id.
@@ -183,5 +131,5 @@ class Offers:
             match, found = route.matches(scope)
             if match is Match.FULL:
                 action = found["path_params"].get("action")
-                return access_to(method, route.path, action)
+                return self.access_to(method, route.path, action)
         return None

@@ -1,6 +1,7 @@
 """Renders pages: loads the templates, formats numbers, amounts and times, and adds the navigation
 and the other elements that all pages have."""
 
+import hmac
 import json
 import re
 import secrets
@@ -20,8 +21,8 @@ from starlette.responses import HTMLResponse, Response
 
 from tollkeeper.console.context import session_of, whole_console
 from tollkeeper.console.forms import Refused
-from tollkeeper.console.notices import NOTICE_FIELDS, notice_text
 from tollkeeper.console.offered import Offered
+from tollkeeper.domain import money
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.people import Person
 from tollkeeper.domain.percent import percent_of
@@ -119,7 +120,7 @@ def render(
         once=_form_id,
         problem=None if refused is None else refused.error,
         filled=Fields((filled or {}) if refused is None else refused.filled),
-        notice=notice_text(request.query_params, form_token),
+        notice=_notice_text(request.query_params, form_token),
         now=console.services.clock(),
         query=Fields(request.query_params),
         path=request.url.path,
@@ -176,10 +177,26 @@ def address_with(request: Request, **changes: object) -> str:
     query = {
         name: value
         for name, value in request.query_params.items()
-        if name not in (*NOTICE_FIELDS, *changes)
+        if name not in ("notice", "signature", *changes)
     }
     query |= {name: str(value) for name, value in changes.items() if value is not None}
     return request.url.path + (f"?{urlencode(query)}" if query else "")
+
+
+def signed_notice(text: str, secret: str) -> dict[str, str]:
+    """Returns the part of a URL's query that makes the page show the text. The signature needs a secret
+    of the session, so a malicious link cannot show a text."""
+    return {"notice": text, "signature": _signature(text, secret)}
+
+
+def _notice_text(query: Mapping[str, str], secret: str) -> str | None:
+    text, signature = query.get("notice", ""), query.get("signature", "")
+    is_ours = hmac.compare_digest(signature.encode(), _signature(text, secret).encode())
+    return text if is_ours else None
+
+
+def _signature(text: str, secret: str) -> str:
+    return hmac.digest(secret.encode(), text.encode(), "sha256").hex()[:32]
 
 
 def _form_id() -> str:
@@ -211,7 +228,7 @@ def usd(picousd: int | None) -> Markup | str:
 def exact_usd(picousd: int | None) -> str:
     if picousd is None:
         return _DASH
-    return f"{'-' if picousd < 0 else ''}${usd_from_picousd(abs(picousd))}"
+    return money.exact_usd(picousd)
 
 
 def number(value: float | None) -> str:

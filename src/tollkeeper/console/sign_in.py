@@ -14,7 +14,6 @@ from tollkeeper.console.changes import checked_form, status_of
 from tollkeeper.console.context import Console, whole_console
 from tollkeeper.console.forms import read_form
 from tollkeeper.console.identity_provider import NoRole, PendingSignIn
-from tollkeeper.console.notices import NOTICES
 from tollkeeper.console.places import network_of_client
 from tollkeeper.console.rendering import render_outside
 from tollkeeper.console.sessions import COOKIE, TOKEN_HOLDER
@@ -41,7 +40,7 @@ async def show_sign_in(request: Request) -> Response:
     next_page = _own_address(request.query_params.get("next", "/"))
     if request.scope["session"] is not None:
         return RedirectResponse(next_page, 303)
-    notice = NOTICES[_SIGNED_OUT] if request.query_params.get("notice") == _SIGNED_OUT else ""
+    notice = "You are signed out." if request.query_params.get("notice") == _SIGNED_OUT else ""
     return _page(request, next_page, "", notice)
 
 

@@ -45,3 +45,8 @@ def usd_texts(amounts: Iterable[int]) -> Iterator[str]:
     """Like `usd_from_picousd`, for amounts that aren't negative. The loop runs in C."""
     texts = map("%d.%012d".__mod__, map(divmod, amounts, repeat(PICOUSD_PER_USD)))
     return map(str.rstrip, map(str.rstrip, texts, repeat("0")), repeat("."))
+
+
+def exact_usd(picousd: int) -> str:
+    """Returns the amount as people read it, like -$2.5."""
+    return f"{'-' if picousd < 0 else ''}${usd_from_picousd(abs(picousd))}"

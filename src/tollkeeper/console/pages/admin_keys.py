@@ -3,7 +3,8 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.changes import Question, answer_form, done
+from tollkeeper.actions.action import Question
+from tollkeeper.console.changes import answer_form, done
 from tollkeeper.console.context import console_of, services_of
 from tollkeeper.console.forms import Form, key_id, organization_id
 from tollkeeper.console.pages import organizations
@@ -52,7 +53,7 @@ async def revoke(request: Request) -> Response:
 
     async def handle(_form: Form) -> Response:
         await services.admin_keys.admin_key_revoke(identity, key)
-        return done(request, address, "key-revoked")
+        return done(request, address, "The key is revoked.")
 
     return await answer_form(request, handle, organizations.show, ask=ask, back=address)
 
@@ -66,6 +67,6 @@ async def rename(request: Request) -> Response:
         if (await services.admin_keys.admin_key_show(key)).organization_id != identity:
             raise NotFound("There is no such Admin API key.", param="key")
         await services.admin_keys.admin_key_rename(key, form.text("name"))
-        return done(request, f"/organizations/{identity}", "renamed")
+        return done(request, f"/organizations/{identity}", "The name is changed.")
 
     return await answer_form(request, handle, organizations.show)

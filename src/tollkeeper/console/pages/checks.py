@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tollkeeper.actions.action import Question
 from tollkeeper.bootstrap.backend_trial import credential_of, model_on_backend, running_backend
-from tollkeeper.console.changes import Question, answer_form
+from tollkeeper.console.changes import answer_form
 from tollkeeper.console.context import Finding, console_of
 from tollkeeper.console.forms import Form, Refused
 from tollkeeper.console.rendering import exact_usd, render

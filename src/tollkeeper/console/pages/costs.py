@@ -8,6 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tollkeeper.actions.own_services import AnyServices, OwnServices
 from tollkeeper.console.charts import hourly, stacked_days
 from tollkeeper.console.chosen import ChosenOrganization, chosen_organization
 from tollkeeper.console.context import console_of, services_of
@@ -18,7 +19,6 @@ from tollkeeper.console.months_compared import (
     month_start,
     two_months,
 )
-from tollkeeper.console.own_services import AnyServices, OwnServices
 from tollkeeper.console.rendering import csv_file, day, render
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.conventions import COST_PAGE_MAX

@@ -4,8 +4,11 @@ revokes keys."""
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tollkeeper.actions.action import OWNER, WORK, Question
+from tollkeeper.actions.caps import CAP_CLEAR, CAP_SET
+from tollkeeper.actions.project_keys import PROJECT_KEY_CREATE
 from tollkeeper.bootstrap.services import Services
-from tollkeeper.console.changes import Action, Question, act, answer_form
+from tollkeeper.console.changes import FormAction, act, answer_form, form_of
 from tollkeeper.console.chosen import chosen_organization
 from tollkeeper.console.context import console_of, services_of, whole_console
 from tollkeeper.console.forms import Form, Refused, key_id, optional, project_id
@@ -66,15 +69,12 @@ async def create(request: Request) -> Response:
     """Creates a key. The response page shows the key's value; no other page can show it."""
 
     async def handle(form: Form) -> Response:
-        services = services_of(request)
-        project, name = project_id(form.text("project")), form.text("name")
         days = form.integer("expires_in_days", optional=True)
-        expires_in_s = None if days is None else days * _DAY_S
-        key, value = await services.project_keys.project_key_create_by_operator(
-            # Permissions of None mean the default permissions; an expiry of None means no expiry.
-            # Users with the role `organization` do not see these two fields, so the keys that they
-            # create have the defaults, like keys that are created with an admin key.
-            *(project, name, form.texts("permission") or None, expires_in_s)
+        # Users with the role `organization` do not see the last two fields, so the keys that they
+        # create have the defaults, like keys that are created with an admin key.
+        key, value = await PROJECT_KEY_CREATE.run(
+            *(services_of(request), project_id(form.text("project")), form.text("name")),
+            *(form.texts("permission"), None if days is None else days * _DAY_S),
         )
         return created(request, key, value)
 
@@ -121,7 +121,7 @@ async def change(request: Request) -> Response:
     services, chosen_id = console_of(request).services, key_id(request.path_params["key"])
     key = await services.project_keys.project_key_show(chosen_id)
     address = f"/keys?organization={key.organization_id}&project={key.project_id}"
-    return await act(request, _ACTIONS, key, address, show_all)
+    return await act(request, ACTIONS, key, address, show_all)
 
 
 def revoke_question(name: str) -> Question:
@@ -136,42 +136,44 @@ async def _ask_about_revoke(_: Services, key: ProjectKey, __: Form) -> Question:
     return revoke_question(key.name)
 
 
-_ACTIONS: dict[str, Action[ProjectKey]] = {
-    "suspend": Action(
-        "key-suspended",
+ACTIONS: dict[str, FormAction[ProjectKey]] = {
+    "suspend": FormAction(
+        WORK,
+        "The key is suspended.",
         lambda services, key, _: services.project_keys.project_key_suspend(key.id),
     ),
-    "unsuspend": Action(
-        "key-unsuspended",
+    "unsuspend": FormAction(
+        WORK,
+        "The key is active again.",
         lambda services, key, _: services.project_keys.project_key_unsuspend(key.id),
     ),
-    "revoke": Action(
-        "key-revoked",
+    "revoke": FormAction(
+        OWNER,
+        "The key is revoked.",
         lambda services, key, _: services.project_keys.project_key_revoke(key.id),
         _ask_about_revoke,
     ),
-    "allow-models": Action(
-        "models-set",
+    "allow-models": FormAction(
+        WORK,
+        "The list of models is set.",
         lambda services, key, form: services.project_keys.project_key_allow_models(
             key.id, form.words("models")
         ),
     ),
-    "rename": Action(
-        "renamed",
+    "rename": FormAction(
+        WORK,
+        "The name is changed.",
         lambda services, key, form: services.project_keys.project_key_rename(
             key.id, form.text("name")
         ),
     ),
-    "set-cap": Action(
-        "cap-set",
-        lambda services, key, form: services.caps.cap_set(
+    "set-cap": form_of(
+        CAP_SET,
+        lambda key, form: CAP_SET(
             key.organization_id, form.picousd("amount"), cap_period(form), key_id=key.id
         ),
     ),
-    "clear-cap": Action(
-        "cap-cleared",
-        lambda services, key, form: services.caps.cap_clear(
-            key.organization_id, key_id=key.id, period=cap_period(form)
-        ),
+    "clear-cap": form_of(
+        CAP_CLEAR, lambda key, form: CAP_CLEAR(key.organization_id, cap_period(form), key_id=key.id)
     ),
 }

@@ -10,8 +10,9 @@ from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from tollkeeper.actions.action import OWNER, Question
 from tollkeeper.bootstrap.services import Services
-from tollkeeper.console.changes import Action, Question, act, answer_form, done
+from tollkeeper.console.changes import FormAction, act, answer_form, done
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, Refused
 from tollkeeper.console.rendering import number, render
@@ -50,7 +51,10 @@ async def close(request: Request) -> Response:
 
     async def handle(form: Form) -> Response:
         await months.ledger_close(month_of_text(form.text("month")))
-        return done(request, "/months", "month-closed")
+        return done(
+            *(request, "/months"),
+            "The month is closed. Store a copy of its digest outside of this database.",
+        )
 
     return await answer_form(request, handle, show, ask=ask, back="/months")
 
@@ -81,7 +85,7 @@ async def download(request: Request) -> Response:
 
 async def change(request: Request) -> Response:
     month = month_of_text(request.path_params["month"])
-    return await act(request, _ACTIONS, month, "/months", show)
+    return await act(request, ACTIONS, month, "/months", show)
 
 
 async def _mark_exported(services: Services, month: Month, form: Form) -> LedgerMonth:
@@ -107,10 +111,11 @@ async def _ask_about_drop(services: Services, month: Month, _: Form) -> Question
     )
 
 
-_ACTIONS: dict[str, Action[Month]] = {
-    "exported": Action("month-exported", _mark_exported),
-    "drop": Action(
-        "month-dropped",
+ACTIONS: dict[str, FormAction[Month]] = {
+    "exported": FormAction(OWNER, "The month is marked as exported.", _mark_exported),
+    "drop": FormAction(
+        OWNER,
+        "The rows of the month are dropped.",
         lambda services, month, _: services.months.ledger_drop(month),
         _ask_about_drop,
     ),

@@ -4,17 +4,19 @@ them."""
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tollkeeper.actions.action import OWNER, WORK, Question
+from tollkeeper.actions.caps import CAP_CLEAR, CAP_SET
+from tollkeeper.actions.credit import CREDIT_GRANT
+from tollkeeper.actions.own_services import AnyServices
 from tollkeeper.bootstrap.services import Services
-from tollkeeper.console.changes import Action, Notice, Question, act, answer_form, done
+from tollkeeper.console.changes import FormAction, act, answer_form, done, form_of
 from tollkeeper.console.context import console_of, services_of
 from tollkeeper.console.forms import Form, Refused, organization_id, storable
-from tollkeeper.console.own_services import AnyServices
 from tollkeeper.console.rendering import exact_usd, render
 from tollkeeper.domain.access import ADMIN_PERMISSIONS, KeyId, OrganizationId
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.payments import ADDING_KINDS, WITHDRAWING_KINDS, GrantKind
-from tollkeeper.services.ledger.accounts import Grant
 
 _KEYS_NAMED_MAX = 500
 _GRANTS_SHOWN = 10
@@ -38,7 +40,7 @@ async def create(request: Request) -> Response:
     async def handle(form: Form) -> Response:
         services = console_of(request).services
         created = await services.organizations.organization_create(form.text("name"))
-        return done(request, f"/organizations/{created.id}", "organization-created")
+        return done(request, f"/organizations/{created.id}", "The organization was created.")
 
     return await answer_form(request, handle, show_all)
 
@@ -75,26 +77,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
 
 async def change(request: Request) -> Response:
     identity = organization_id(request.path_params["organization"])
-    return await act(request, _ACTIONS, identity, f"/organizations/{identity}", show)
-
-
-async def _ask_about_credit(services: Services, identity: OrganizationId, form: Form) -> Question:
-    amount = form.picousd("amount")
-    organization = await services.organizations.organization_show(identity)
-    balance = await services.accounts.credit_show(identity)
-    verb, shown = ("Grant", amount) if amount > 0 else ("Withdraw", -amount)
-    return Question(
-        f"{verb} {exact_usd(shown)}?",
-        "The organization can spend this amount immediately."
-        if amount > 0
-        else "Calls are refused as soon as the remaining credit is spent.",
-        f"{verb} {exact_usd(shown)}",
-        facts={
-            "Organization": organization.name,
-            "Available now": exact_usd(balance.available_picousd),
-            "Available afterwards": exact_usd(balance.available_picousd + amount),
-        },
-    )
+    return await act(request, ACTIONS, identity, f"/organizations/{identity}", show)
 
 
 async def _ask_about_archive(services: Services, identity: OrganizationId, _: Form) -> Question:
@@ -108,62 +91,55 @@ async def _ask_about_archive(services: Services, identity: OrganizationId, _: Fo
     )
 
 
-def _credit_notice(grant: Grant) -> Notice:
-    name = "credit-granted" if grant.amount_picousd > 0 else "credit-withdrawn"
-    return name, abs(grant.amount_picousd)
-
-
-_ACTIONS: dict[str, Action[OrganizationId]] = {
-    "grant-credit": Action(
-        _credit_notice,
-        lambda services, identity, form: services.accounts.credit_grant(
-            identity,
-            form.picousd("amount"),
-            form.text("note", default=""),
-            _grant_kind(form),
-            grant_id=form.id,
+ACTIONS: dict[str, FormAction[OrganizationId]] = {
+    "grant-credit": form_of(
+        CREDIT_GRANT,
+        lambda identity, form: CREDIT_GRANT(
+            *(identity, form.picousd("amount"), form.text("note", default="")),
+            *(_grant_kind(form), form.id),
         ),
-        _ask_about_credit,
     ),
-    "rename": Action(
-        "renamed",
+    "rename": FormAction(
+        WORK,
+        "The name is changed.",
         lambda services, identity, form: services.organizations.organization_rename(
             identity, form.text("name")
         ),
     ),
-    "archive": Action(
-        "organization-archived",
+    "archive": FormAction(
+        OWNER,
+        "The organization is archived: its keys admit no calls.",
         lambda services, identity, _: services.organizations.organization_archive(identity),
         _ask_about_archive,
     ),
-    "set-cap": Action(
-        "cap-set",
-        lambda services, identity, form: services.caps.cap_set(
-            identity, form.picousd("amount"), cap_period(form)
-        ),
+    "set-cap": form_of(
+        CAP_SET,
+        lambda identity, form: CAP_SET(identity, form.picousd("amount"), cap_period(form)),
     ),
-    "clear-cap": Action(
-        "cap-cleared",
-        lambda services, identity, form: services.caps.cap_clear(identity, period=cap_period(form)),
-    ),
-    "set-overage": Action(
-        "overage-set",
+    "clear-cap": form_of(CAP_CLEAR, lambda identity, form: CAP_CLEAR(identity, cap_period(form))),
+    "set-overage": FormAction(
+        WORK,
+        "The overage bound is set.",
         # An empty field means the default bound in the settings.
         lambda services, identity, form: services.accounts.overage_set(
             identity, form.picousd("bound") if form.text("bound", default="") else None
         ),
     ),
-    "clear-overage": Action(
-        "overage-cleared", lambda services, identity, _: services.accounts.overage_clear(identity)
+    "clear-overage": FormAction(
+        WORK,
+        "Calls of the organization are admitted again.",
+        lambda services, identity, _: services.accounts.overage_clear(identity),
     ),
-    "grant-check": Action(
-        "check-granted",
+    "grant-check": FormAction(
+        WORK,
+        "The organization has the check now.",
         lambda services, identity, form: services.organizations.organization_grant_check(
             identity, storable(form.text("check"), "check")
         ),
     ),
-    "revoke-check": Action(
-        "check-revoked",
+    "revoke-check": FormAction(
+        WORK,
+        "The organization no longer has the check.",
         lambda services, identity, form: services.organizations.organization_revoke_check(
             identity, storable(form.text("check"), "check")
         ),

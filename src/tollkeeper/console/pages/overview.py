@@ -71,7 +71,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
 async def verify(request: Request) -> Response:
     async def handle(_form: Form) -> Response:
         await console_of(request).services.reconciliation.ledger_verify()
-        return done(request, "/", "verified")
+        return done(request, "/", "The ledger was verified.")
 
     return await answer_form(request, handle, show)
 

@@ -3,8 +3,9 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tollkeeper.actions.action import Question
 from tollkeeper.bootstrap.services import Services
-from tollkeeper.console.changes import Question, answer_form, done
+from tollkeeper.console.changes import answer_form, done
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, Refused, organization_id
 from tollkeeper.console.rendering import exact_usd, render
@@ -52,10 +53,12 @@ async def assign(request: Request) -> Response:
     async def handle(form: Form) -> Response:
         payment = await services.payments.payment_assign(_payment_id(form), _organization_id(form))
         if payment.paid_picousd is None:
-            return done(request, "/payments", "payment-assigned-early")
-        return done(
-            request, "/payments", "payment-assigned", _credit(payment, payment.paid_picousd)
-        )
+            return done(
+                *(request, "/payments"),
+                "The payment is assigned. It adds credit when it succeeds.",
+            )
+        credit = exact_usd(_credit(payment, payment.paid_picousd))
+        return done(request, "/payments", f"The payment is assigned: its credit is {credit}.")
 
     return await answer_form(request, handle, show, ask=ask, back="/payments")
 

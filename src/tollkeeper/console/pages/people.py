@@ -3,7 +3,8 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.changes import Question, answer_form, done
+from tollkeeper.actions.action import Question
+from tollkeeper.console.changes import answer_form, done
 from tollkeeper.console.context import console_of, session_of
 from tollkeeper.console.forms import Form, Refused
 from tollkeeper.console.rendering import render
@@ -49,6 +50,6 @@ async def end(request: Request) -> Response:
     async def handle(form: Form) -> Response:
         session = await find(form)
         await sessions.end_all(session.credential, session.person.subject)
-        return done(request, "/people", "sessions-ended")
+        return done(request, "/people", "All sessions of this person have ended.")
 
     return await answer_form(request, handle, show, ask=ask, back="/people")

@@ -14,7 +14,8 @@ from markupsafe import escape
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from tollkeeper.console.changes import Question, answer_form
+from tollkeeper.actions.action import Question
+from tollkeeper.console.changes import answer_form
 from tollkeeper.console.chosen import chosen_organization
 from tollkeeper.console.context import Console, console_of, session_of
 from tollkeeper.console.forms import Form, Refused, optional, project_id, request_id

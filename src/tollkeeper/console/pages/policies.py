@@ -56,6 +56,9 @@ async def create(request: Request) -> Response:
             organization, OPERATION_CREATE, f"console-{form.text('once')}", meaning
         )
         created = await services.policies.policy_create(name, description, rule, asked)
-        return done(request, f"/policies/{created.id}", "policy-created")
+        return done(
+            *(request, f"/policies/{created.id}"),
+            "The policy was created as a draft. Nothing is judged before it is published.",
+        )
 
     return await answer_form(request, handle, show_all)

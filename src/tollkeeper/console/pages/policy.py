@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tollkeeper.actions.action import WORK, WORK_OWN, Question
+from tollkeeper.actions.own_services import AnyServices
 from tollkeeper.bootstrap.services import Services, judge_format
-from tollkeeper.console.changes import Action, OwnAction, Question, act
+from tollkeeper.console.changes import FormAction, OwnFormAction, act
 from tollkeeper.console.charts import counted_days, threshold_chart
 from tollkeeper.console.context import services_of, whole_console
 from tollkeeper.console.forms import Form, Refused, storable
-from tollkeeper.console.own_services import AnyServices
 from tollkeeper.console.policy_form import description_of, name_of, rule_of
 from tollkeeper.console.rendering import day, number, render
 from tollkeeper.domain.errors import InvalidRequest
@@ -101,7 +102,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
 
 async def change(request: Request) -> Response:
     policy = await _policy(request)
-    return await act(request, _ACTIONS, policy, f"/policies/{policy.id}", show)
+    return await act(request, ACTIONS, policy, f"/policies/{policy.id}", show)
 
 
 async def _policy(request: Request) -> Policy:
@@ -173,31 +174,43 @@ async def _ask_about_enforcing(
     )
 
 
-_ACTIONS: dict[str, Action[Policy]] = {
-    "edit": OwnAction("policy-edited", _edit),
-    "set-threshold": OwnAction("policy-edited", _set_threshold),
-    "publish": Action(
-        "policy-published",
+ACTIONS: dict[str, FormAction[Policy]] = {
+    "edit": OwnFormAction(
+        WORK_OWN,
+        "The draft was changed. The published version stays in force until you publish.",
+        _edit,
+    ),
+    "set-threshold": OwnFormAction(
+        WORK_OWN,
+        "The draft was changed. The published version stays in force until you publish.",
+        _set_threshold,
+    ),
+    "publish": FormAction(
+        WORK,
+        "The draft is published.",
         lambda services, policy, form: services.policies.policy_publish(
             policy.organization_id, policy.id, form.required_integer("revision")
         ),
         _ask_about_publish,
     ),
-    "calibrate": Action(
-        "calibrated",
+    "calibrate": FormAction(
+        WORK,
+        "The calibration in use is changed.",
         # The number 0 selects no calibration.
         lambda services, policy, form: services.calibrations.calibration_activate(
             policy.organization_id, policy.id, form.integer("number") or None
         ),
     ),
-    "pause": OwnAction(
-        "policy-paused",
+    "pause": OwnFormAction(
+        WORK_OWN,
+        "The policy is paused.",
         lambda services, policy, form: services.policies.policy_pause(
             policy.organization_id, policy.id, form.required_integer("revision")
         ),
     ),
-    "resume": Action(
-        "policy-resumed",
+    "resume": FormAction(
+        WORK,
+        "The policy is in force again.",
         lambda services, policy, form: services.policies.policy_resume(
             policy.organization_id, policy.id, form.required_integer("revision")
         ),

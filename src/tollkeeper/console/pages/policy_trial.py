@@ -11,8 +11,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tollkeeper.actions.action import Question
 from tollkeeper.bootstrap.services import Services, judge_format
-from tollkeeper.console.changes import Question, answer_form, done
+from tollkeeper.console.changes import answer_form, done
 from tollkeeper.console.charts import threshold_chart
 from tollkeeper.console.context import Console, console_of
 from tollkeeper.console.forms import Form, Refused
@@ -163,7 +164,10 @@ async def save(request: Request) -> Response:
             fitted,
             trial.calibration_report(fitted),
         )
-        return done(request, f"/policies/{policy.id}", "calibration-saved")
+        return done(
+            *(request, f"/policies/{policy.id}"),
+            "The calibration is saved. It has no effect until you select it.",
+        )
 
     return await answer_form(request, handle, show, ask=ask, back="/policies/try")
 

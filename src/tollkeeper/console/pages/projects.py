@@ -4,11 +4,13 @@ projects."""
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.changes import Action, OwnAction, Question, act, answer_form, done
+from tollkeeper.actions.action import OWNER_OWN, WORK, Question
+from tollkeeper.actions.caps import CAP_CLEAR, CAP_SET
+from tollkeeper.actions.own_services import AnyServices
+from tollkeeper.console.changes import FormAction, OwnFormAction, act, answer_form, done, form_of
 from tollkeeper.console.chosen import chosen_organization
 from tollkeeper.console.context import console_of, services_of
 from tollkeeper.console.forms import Form, Refused, organization_id, project_id
-from tollkeeper.console.own_services import AnyServices
 from tollkeeper.console.pages.costs import month_spend
 from tollkeeper.console.pages.organizations import cap_period
 from tollkeeper.console.rendering import render
@@ -51,7 +53,7 @@ async def create(request: Request) -> Response:
         services = console_of(request).services
         organization = organization_id(form.text("organization"))
         created = await services.projects.project_create(organization, form.text("name"))
-        return done(request, f"/projects/{created.id}", "project-created")
+        return done(request, f"/projects/{created.id}", "The project was created.")
 
     return await answer_form(request, handle, show_all)
 
@@ -83,7 +85,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
 async def change(request: Request) -> Response:
     services = services_of(request)
     project = await services.projects.project_show(project_id(request.path_params["project"]))
-    return await act(request, _ACTIONS, project, f"/projects/{project.id}", show)
+    return await act(request, ACTIONS, project, f"/projects/{project.id}", show)
 
 
 def _limit(form: Form, name: str) -> LimitChange:
@@ -100,40 +102,42 @@ async def _ask_about_archive(_: AnyServices, project: Project, __: Form) -> Ques
     )
 
 
-_ACTIONS: dict[str, Action[Project]] = {
-    "archive": OwnAction(
-        "project-archived",
+ACTIONS: dict[str, FormAction[Project]] = {
+    "archive": OwnFormAction(
+        OWNER_OWN,
+        "The project is archived: its keys admit no new calls.",
         lambda services, project, _: services.projects.project_archive(
             project.organization_id, project.id
         ),
         _ask_about_archive,
     ),
-    "rename": Action(
-        "renamed",
+    "rename": FormAction(
+        WORK,
+        "The name is changed.",
         lambda services, project, form: services.projects.project_rename(
             project.id, form.text("name")
         ),
     ),
-    "set-cap": Action(
-        "cap-set",
-        lambda services, project, form: services.caps.cap_set(
+    "set-cap": form_of(
+        CAP_SET,
+        lambda project, form: CAP_SET(
             project.organization_id, form.picousd("amount"), cap_period(form), project.id
         ),
     ),
-    "clear-cap": Action(
-        "cap-cleared",
-        lambda services, project, form: services.caps.cap_clear(
-            project.organization_id, project.id, period=cap_period(form)
-        ),
+    "clear-cap": form_of(
+        CAP_CLEAR,
+        lambda project, form: CAP_CLEAR(project.organization_id, cap_period(form), project.id),
     ),
-    "allow-models": Action(
-        "models-set",
+    "allow-models": FormAction(
+        WORK,
+        "The list of models is set.",
         lambda services, project, form: services.projects.project_allow_models(
             project.id, form.words("models")
         ),
     ),
-    "set-limits": Action(
-        "limits-set",
+    "set-limits": FormAction(
+        WORK,
+        "The limits are set.",
         lambda services, project, form: services.accounts.limit_set(
             project.id, _limit(form, "requests_per_minute"), _limit(form, "concurrency")
         ),

@@ -7,9 +7,10 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tollkeeper.actions.action import Question
 from tollkeeper.bootstrap.calls import unsettled_rule
 from tollkeeper.bootstrap.services import Services
-from tollkeeper.console.changes import Question, answer_form, done
+from tollkeeper.console.changes import answer_form, done
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, Refused, optional, request_id
 from tollkeeper.console.rendering import duration, exact_usd, number, render
@@ -81,8 +82,11 @@ async def resolve(request: Request) -> Response:
             f"/activity/{reservation}" if form.text("from", default="") == "call" else "/unsettled"
         )
         if amount is None:
-            return done(request, next_page, "released", entry.hold_picousd)
-        return done(request, next_page, "settled", amount)
+            return done(
+                *(request, next_page),
+                f"The call is released: {exact_usd(entry.hold_picousd)} of its hold was given back.",
+            )
+        return done(request, next_page, f"The call is settled: {exact_usd(amount)} was charged.")
 
     return await answer_form(request, handle, show, ask=ask, back="/unsettled")
 
@@ -90,7 +94,7 @@ async def resolve(request: Request) -> Response:
 async def recover(request: Request) -> Response:
     async def handle(_form: Form) -> Response:
         await console_of(request).services.recovery.ledger_recover()
-        return done(request, "/unsettled", "recovered")
+        return done(request, "/unsettled", "The holds of dead processes are marked as unsettled.")
 
     return await answer_form(request, handle, show)
 
@@ -129,8 +133,13 @@ async def resolve_all(request: Request) -> Response:
         selection = UnsettledSelection(_marked_before(form), models=_models_of_form(services, form))
         action = _action(form)
         resolved = await services.bulk_resolution.ledger_resolve_all(selection, action)
-        name = "all-settled" if action is BulkAction.SETTLE_HOLD else "all-released"
-        return done(request, "/unsettled", name, resolved.hold_picousd)
+        amount = exact_usd(resolved.hold_picousd)
+        return done(
+            *(request, "/unsettled"),
+            f"The unsettled calls are settled: {amount} was charged."
+            if action is BulkAction.SETTLE_HOLD
+            else f"The unsettled calls are released: {amount} was given back.",
+        )
 
     return await answer_form(request, handle, show, ask=ask, back="/unsettled")
 

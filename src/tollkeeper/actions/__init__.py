@@ -1,0 +1,1 @@
+"""Declares the actions of operators, which the commands and the console share."""

@@ -1,0 +1,63 @@
+"""Declares what operators do with credit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from tollkeeper.actions.action import WORK, Action, Question
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.money import exact_usd
+from tollkeeper.domain.payments import GrantKind
+
+if TYPE_CHECKING:
+    from tollkeeper.bootstrap.services import Services
+    from tollkeeper.services.ledger.accounts import Grant
+
+
+async def _grant(
+    services: Services,
+    organization_id: OrganizationId,
+    amount_picousd: int,
+    note: str,
+    kind: GrantKind | None,
+    grant_id: UUID | None = None,
+) -> Grant:
+    return await services.accounts.credit_grant(
+        organization_id, amount_picousd, note, kind, grant_id=grant_id
+    )
+
+
+async def _ask(
+    services: Services,
+    organization_id: OrganizationId,
+    amount_picousd: int,
+    note: str,
+    kind: GrantKind | None,
+    grant_id: UUID | None = None,
+) -> Question:
+    organization = await services.organizations.organization_show(organization_id)
+    available = (await services.accounts.credit_show(organization_id)).available_picousd
+    amount = exact_usd(abs(amount_picousd))
+    verb = "Grant" if amount_picousd > 0 else "Withdraw"
+    return Question(
+        f"{verb} {amount}?",
+        "The organization can spend this amount immediately."
+        if amount_picousd > 0
+        else "Calls are refused as soon as the remaining credit is spent.",
+        f"{verb} {amount}",
+        facts={
+            "Organization": organization.name,
+            "Available now": exact_usd(available),
+            "Available afterwards": exact_usd(available + amount_picousd),
+        },
+    )
+
+
+def _notice(grant: Grant) -> str:
+    done = "granted" if grant.amount_picousd > 0 else "withdrawn"
+    return f"{exact_usd(abs(grant.amount_picousd))} was {done}."
+
+
+# A negative amount withdraws credit.
+CREDIT_GRANT = Action(WORK, _grant, _notice, _ask)
