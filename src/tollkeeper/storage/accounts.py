@@ -1,7 +1,7 @@
 """Contains the SQL for accounts as operators see them: balances, grants and limits.
 
-A caller must lock an account with `storage/ledger` before it changes the account. Locking also folds
-(adds) all resolved holds into the account.
+A caller must lock an account with `storage/ledger` before it changes the account. Locking also folds all
+resolved holds into the account.
 """
 
 from dataclasses import dataclass
@@ -98,8 +98,6 @@ _FIND_BALANCE: LiteralString = with_balances(
 
 @dataclass(frozen=True, slots=True)
 class Overage:
-    """Contains an organization's overage (costs above the held amounts)."""
-
     balance_picousd: int
     overage_picousd: int
     # None means that the bound in the settings applies.
@@ -134,8 +132,6 @@ async def write_overage_bound(
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Contains sums over all accounts."""
-
     # The number of organizations whose available credit is below zero.
     negative: int
     held_picousd: int
@@ -199,7 +195,6 @@ async def insert_grant(
 async def find_grants(
     connection: Connection, organization_id: OrganizationId, until: int, limit: int
 ) -> list[BookedGrant]:
-    """Returns the grants before the time `until`, newest first."""
     cursor = await connection.execute(
         """
         SELECT id, kind, amount, note, payment_id, extract(epoch FROM granted_at)::bigint

@@ -1,6 +1,5 @@
-"""Contains the SQL for activity records (one for each inference request) and verdicts (the results
-of policies). Records are written in batches, and read together with the ledger's rows of the same
-call."""
+"""Contains the SQL for activity records and verdicts. Records are written in batches, and read together
+with the ledger's rows of the same call."""
 
 from collections.abc import Sequence
 from operator import attrgetter
@@ -152,9 +151,8 @@ _FILTERS: dict[str, LiteralString] = {
     "project_id": "project_id = %(project_id)s",
     "status": "status = %(status)s",
 }
-# If the ledger has the call, the hold (the amount reserved before the call), the cost and the
-# settlement are read from the ledger, because an unsettled call (of unknown cost) may have been
-# resolved after its activity record was written.
+# If the ledger has the call, the hold, the cost and the settlement are read from the ledger, because an
+# unsettled call may have been resolved after its activity record was written.
 _SELECT: LiteralString = """
     SELECT coalesce(a.request_id, r.id), coalesce(a.organization_id, r.organization_id),
         coalesce(a.project_id, r.project_id), coalesce(a.api_key_id, r.api_key_id),
@@ -276,7 +274,6 @@ def _without_unstorable_text(record: ActivityRecord) -> ActivityRecord:
 
 
 def entry_of_row(row: tuple[Any, ...]) -> ActivityEntry:
-    """Converts a row with the columns of `_SELECT`."""
     usage = None
     if row[13] is not None:
         prompt, completion, cached, reasoning, cache_write, searches, *audio, tier = row[13:22]

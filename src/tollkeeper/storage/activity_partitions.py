@@ -1,5 +1,5 @@
-"""Contains the SQL for the daily partitions of activity records and verdicts (the results of
-policies). Partitions are created in advance and dropped after the retention time."""
+"""Contains the SQL for the daily partitions of activity records and verdicts. Partitions are created in
+advance and dropped after the retention time."""
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -59,7 +59,6 @@ async def try_partitions_lock(connection: Connection) -> bool:
 
 
 async def find_days(connection: Connection, table: DailyTable = ACTIVITY) -> list[date]:
-    """Returns the days that have a partition, oldest first."""
     cursor = await connection.execute(_FIND_PARTITIONS, {"table": table.name})
     return [
         datetime.strptime(row[0], f"{table.name}_{_DAY}").replace(tzinfo=UTC).date()

@@ -1,5 +1,3 @@
-"""Contains the SQL for admin keys."""
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, LiteralString
@@ -69,7 +67,6 @@ async def find_anywhere(connection: Connection, key_id: KeyId) -> AdminKey | Non
 
 
 async def find_by_digests(trips: RoundTrips, digests: list[bytes]) -> list[AdminKeyWithDigest]:
-    """Returns the keys with these digests, in any order."""
     lookup = _FIND_BY_DIGESTS.bind([f"\\x{digest.hex()}" for digest in digests])
     [rows] = await trips.run(lookup)
     return [AdminKeyWithDigest(key=_key(row[:-1]), digest=row[-1]) for row in rows]

@@ -66,8 +66,7 @@ async def could_admit(
     return decision
 
 
-# The unspent amounts of resolved holds (amounts reserved before calls) count as available, even
-# before they are folded into the account.
+# The unspent amounts of resolved holds count as available, even before they are folded into the account.
 _READ: LiteralString = """
     SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint,
            a.available + coalesce((

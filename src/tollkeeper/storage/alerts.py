@@ -54,7 +54,6 @@ async def try_lock(connection: Connection) -> bool:
 
 
 async def find_fills(connection: Connection, percent: int) -> list[Fill]:
-    """Returns the caps and credits of which at least this percentage is used."""
     cursor = await connection.execute(_FIND_FILLS, {"percent": percent}, prepare=False)
     return [Fill(AlertKind(row[0]), *row[1:]) for row in await cursor.fetchall()]
 
@@ -92,8 +91,7 @@ _FIND_NEGATIVE: LiteralString = with_balances(
 
 
 async def find_stopped(connection: Connection) -> list[tuple[OrganizationId, int]]:
-    """Returns the organizations whose calls are stopped because of overage (costs above the held
-    amounts), with their balances."""
+    """Returns the organizations whose calls are stopped because of overage, with their balances."""
     cursor = await connection.execute(_FIND_STOPPED, prepare=False)
     return [(row[0], row[1]) for row in await cursor.fetchall()]
 
@@ -115,7 +113,6 @@ async def find_raised(connection: Connection) -> dict[str, RaisedAlert]:
 
 
 async def find_standing(connection: Connection) -> list[StandingAlert]:
-    """Returns all raised alerts, oldest first."""
     cursor = await connection.execute(
         """
         SELECT kind, level, subject, detail, extract(epoch FROM raised_at)::bigint

@@ -1,5 +1,3 @@
-"""Contains the SQL for audit entries: one for every change by an operator or an admin key."""
-
 from typing import Any, LiteralString
 from uuid import UUID
 

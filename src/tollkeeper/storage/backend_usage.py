@@ -58,9 +58,9 @@ class UsageQuery:
     # Days are counted from 1970-01-01. Both days are inclusive.
     first_day: int
     last_day: int
-    # The models whose first backend is this backend. The unsettled calls (of unknown cost) of a
-    # process that died have no activity record, so their backend is unknown. These calls count
-    # for the first backend of their model.
+    # The models whose first backend is this backend. The unsettled calls of a process that died have no
+    # activity record, so their backend is unknown. These calls count for the first backend of their
+    # model.
     models: tuple[str, ...]
 
 
@@ -213,7 +213,6 @@ _COMPARISON: LiteralString = f"""
 
 
 async def find_backends(connection: Connection) -> list[str]:
-    """Returns the names of all backends that were ever used."""
     cursor = await connection.execute(
         "SELECT DISTINCT backend FROM backend_usage ORDER BY backend",
         prepare=False,

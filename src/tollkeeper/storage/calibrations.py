@@ -46,7 +46,6 @@ async def insert(
 async def find_all(
     connection: Connection, organization_id: OrganizationId, policy_id: str
 ) -> list[StoredCalibration]:
-    """Returns a policy's calibrations, the newest calibration first."""
     cursor = await connection.execute(
         f"""
         SELECT {COLUMNS} FROM policy_calibrations c
@@ -64,7 +63,6 @@ async def activate(
     number: int | None,
     now: int,
 ) -> None:
-    """Makes this calibration the policy's active calibration; None means no calibration."""
     await connection.execute(
         """
         UPDATE policies SET active_calibration = %s, calibrated_at = to_timestamp(%s)

@@ -1,5 +1,5 @@
-"""Contains the SQL that reads all ledger data about one call: how its hold (the amount reserved
-before the call) was computed, and how the hold was resolved."""
+"""Contains the SQL that reads all ledger data about one call: how its hold was computed, and how the
+hold was resolved."""
 
 from typing import Any, LiteralString
 from uuid import UUID

@@ -65,7 +65,6 @@ async def find_first_key(
 async def find_keys(
     connection: Connection, organization_id: OrganizationId, first_key_id: KeyId
 ) -> list[KeyId]:
-    """Returns all keys in the chain of rotated keys that begins with this key."""
     cursor = await connection.execute(
         """
         SELECT id FROM project_keys

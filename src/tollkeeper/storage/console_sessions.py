@@ -57,7 +57,6 @@ async def find(connection: Connection, digest: bytes) -> StoredSession | None:
 
 
 async def find_all(connection: Connection, *, limit: int) -> list[StoredSession]:
-    """Returns sessions, the most recently used session first."""
     cursor = await connection.execute(f"{_SELECT} ORDER BY seen_at DESC, digest LIMIT %s", (limit,))
     return [_session(row) for row in await cursor.fetchall()]
 

@@ -32,8 +32,8 @@ class ValueCounts:
 async def find_of_policy(
     connection: Connection, organization_id: OrganizationId, policy_id: str, judge: JudgeFormat
 ) -> ValueCounts | None:
-    """Returns the counts of one policy. Returns None if the policy has no active calibration for
-    this judge (the model that answers policy questions) and the published rule."""
+    """Returns the counts of one policy. Returns None if the policy has no active calibration for this
+    judge and the published rule."""
     parameters = _parameters(judge) | {
         "organization_id": organization_id,
         "policy_id": policy_id,

@@ -127,8 +127,6 @@ def _are_equal_if_known(one: object, other: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Describes a server that has answered the gateway."""
-
     name: str
     conninfo: str
     # None for a standby, or for a PostgreSQL-compatible service without the functions in
@@ -409,7 +407,6 @@ class FencedConnection(WatchedConnection):
     async def connect(  # type: ignore[override]
         cls, conninfo: str = "", *, fence: Fence, reachability: Reachability, **options: Any
     ) -> Self:
-        """Connects to the address from the fence, and ignores `conninfo`."""
         began_at = asyncio.get_running_loop().time()
         try:
             connection = await super().connect(await fence.address(), **options)

@@ -1,9 +1,9 @@
 """Contains the SQL of the hold transaction, which locks accounts, reads the data for the admission
-decision, and writes accounts and holds (the amounts reserved before calls).
+decision, and writes accounts and holds.
 
-The order of locks is fixed: first accounts in the order of organization ids, then rows that belong
-to the accounts. Every transaction that changes an account, a project's account, or a row that an
-admission reads (a key or a project) locks the organization's account first.
+The order of locks is fixed: first accounts in the order of organization ids, then rows that belong to
+the accounts. Every transaction that changes an account, a project's account, or a row that an admission
+reads (a key or a project) locks the organization's account first.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -126,7 +126,6 @@ def lock_statements(
 
 
 def locked_accounts(results: Sequence[Rows], limits: DefaultLimits) -> LockedAccounts:
-    """Builds the account states, without caps, from the rows of `lock_statements`."""
     accounts, clock_and_keys, projects = results
     now_us = clock_and_keys[0][0]
     states: dict[OrganizationId, AccountState] = {}
@@ -175,13 +174,13 @@ _READ_CLOCK_AND_KEYS = Statement(
     """,
 )
 # Returns one row without a fold for each project of the batch, and one row for each fold: the sums of
-# rows in `unfolded`, which are resolutions, and marks of unsettled calls (of unknown cost), that are
-# not yet added to the accounts. A project may occur in several rows. Each row of
-# `unfolded` is folded only once, because this statement deletes the row. `was_unsettled` is true if
-# this statement sees a mark of the resolved reservation. The amount of such a mark is already in
-# the unsettled amount, or its row is among the rows that this statement returns. Marks come first
-# (`ORDER BY w.kind DESC`), because the resolution of a marked reservation reduces the unsettled
-# amount. The caps of these organizations are counted here too (`COUNT_FOLDED`).
+# rows in `unfolded`, which are resolutions, and marks of unsettled calls, that are not yet added to the
+# accounts. A project may occur in several rows. Each row of `unfolded` is folded only once, because this
+# statement deletes the row. `was_unsettled` is true if this statement sees a mark of the resolved
+# reservation. The amount of such a mark is already in the unsettled amount, or its row is among the rows
+# that this statement returns. Marks come first (`ORDER BY w.kind DESC`), because the resolution of a
+# marked reservation reduces the unsettled amount. The caps of these organizations are counted here too
+# (`COUNT_FOLDED`).
 _PROJECTS_AND_FOLDS = Statement(
     "tollkeeper_projects_and_folds",
     """
@@ -226,7 +225,6 @@ _FOLD_AT = 12
 
 
 async def write_states(connection: Connection, states: dict[OrganizationId, AccountState]) -> None:
-    """Writes the states of locked accounts, and the states of their projects that were read."""
     for statement in write_states_statements(states):
         await run_alone(connection, statement)
 

@@ -79,7 +79,6 @@ _SELECTED: LiteralString = ", ".join(expression + " AS " + name for name, expres
 
 
 async def stream_csv(connection: Connection, month: Month) -> AsyncIterator[bytes]:
-    """Yields the CSV text in parts, as the server sends them."""
     query = sql.SQL(_EXPORT).format(
         first=sql.Literal(month.first_id), end_id=sql.Literal(month.end_id)
     )

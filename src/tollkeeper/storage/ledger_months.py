@@ -29,8 +29,6 @@ _TABLES = ("overages", "resolutions", "reservations")
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Describes the close of a month."""
-
     month: Month
     previous_month: Month | None
     # The number of the month's reservations.
@@ -42,8 +40,6 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Describes a finished step of a closed month: `proven`, `exported` or `dropped`."""
-
     step: str
     done_at: datetime
     # The next three fields are set only for the step `exported`.
@@ -116,7 +112,6 @@ async def read_open_day(connection: Connection) -> int:
 
 
 async def find_months(connection: Connection) -> list[Month]:
-    """Returns the months that have partitions, oldest first."""
     cursor = await connection.execute(_FIND_PARTITIONS, prepare=False)
     return [month_of_number(row[0]) for row in await cursor.fetchall()]
 
@@ -137,9 +132,9 @@ async def add_month(connection: Connection, month: Month) -> None:
 
 
 async def drop_month(connection: Connection, month: Month) -> None:
-    """Drops the month's partitions, and deletes the marks of reservations that were once unsettled
-    (of unknown cost). Records the dropped amounts in the caps that still count them. Raises
-    `Contention` if other transactions lock the tables for too long."""
+    """Drops the month's partitions, and deletes the marks of reservations that were once unsettled.
+    Records the dropped amounts in the caps that still count them. Raises `Contention` if other
+    transactions lock the tables for too long."""
     await connection.execute(
         "DELETE FROM unsettled_marks WHERE reservation_id >= %s AND reservation_id < %s",
         (month.first_id, month.end_id),
@@ -165,7 +160,7 @@ def _partition(table: str, month: Month) -> sql.Identifier:
 
 async def find_unfolded(connection: Connection, month: Month) -> list[OrganizationId]:
     """Returns the organizations with resolutions or marks of the month that are not yet folded into
-    (added to) their accounts."""
+    their accounts."""
     cursor = await connection.execute(
         """
         SELECT DISTINCT organization_id FROM unfolded
@@ -198,7 +193,6 @@ async def count_unresolved(connection: Connection, month: Month) -> int:
 
 
 async def find_unresolved(connection: Connection, month: Month, limit: int) -> list[Unresolved]:
-    """Returns unresolved reservations, oldest first."""
     query = (
         "SELECT r.organization_id, r.id, m.reservation_id IS NOT NULL"
         + _UNRESOLVED
@@ -326,7 +320,6 @@ _LINES_AS_TEXT: LiteralString = """
 
 
 async def find_closes(connection: Connection) -> list[Close]:
-    """Returns all closes, oldest first."""
     cursor = await connection.execute(
         """
         SELECT month, previous_month, reservations, digest, closed_at FROM ledger_closes

@@ -86,8 +86,8 @@ class CappedOrganizations:
 
 
 class HoldTransaction(RoundTrips):
-    """Runs one transaction that creates holds (amounts reserved before calls), in two network round
-    trips: `lock`, and then `write`, which also commits."""
+    """Runs one transaction that creates holds, in two network round trips: `lock`, and then `write`,
+    which also commits."""
 
     def __init__(
         self,
@@ -208,8 +208,8 @@ class LedgerStore:
             return await _endings(trips.connection, ids, {row[0] for row in rows})
 
     async def mark_all(self, marks: Sequence[Mark]) -> Sequence[Ending]:
-        """Marks reservations as unsettled (of unknown cost) durably. Returns one result for each
-        mark, in the order of `marks`. Safe to repeat."""
+        """Marks reservations as unsettled durably. Returns one result for each mark, in the order of
+        `marks`. Safe to repeat."""
         async with self._database.transaction() as connection:
             await resolutions.lock_account_rows(
                 connection, *{mark.organization_id for mark in marks}

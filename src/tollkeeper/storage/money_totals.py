@@ -29,9 +29,6 @@ class MoneyTotals:
 
 @dataclass(frozen=True, slots=True)
 class LedgerVerification:
-    """Contains the time of the last complete verification, and the number of differences that it
-    found."""
-
     verified_at: int
     differences: int
 

@@ -1,9 +1,9 @@
 """Contains the SQL that finds open holds: reservations that are neither resolved nor marked as
-unsettled (of unknown cost).
+unsettled.
 
-No table or index lists the open holds, because maintaining such a list would slow down every call.
-The accounts of projects contain the number of open holds, so a search knows when it has found all
-open holds.
+No table or index lists the open holds, because maintaining such a list would slow down every call. The
+accounts of projects contain the number of open holds, so a search knows when it has found all open
+holds.
 """
 
 from collections.abc import AsyncIterator, Collection, Sequence
@@ -70,7 +70,6 @@ async def find_created_between(
 
 
 async def find_still_open(connection: Connection, holds: Collection[OpenHold]) -> list[OpenHold]:
-    """Returns the holds in `holds` that are still open."""
     return await _open_among(connection, [(hold.organization_id, hold.id) for hold in holds])
 
 
@@ -87,7 +86,6 @@ async def find_page_end(
 async def find_in_page(
     connection: Connection, organization_id: OrganizationId, after: UUID, end: UUID
 ) -> list[OpenHold]:
-    """Returns the organization's open holds with ids above `after`, up to and including `end`."""
     page = {"organization": organization_id, "after": after, "end": end}
     cursor = await connection.execute(_FIND_IDS_IN_PAGE, page, prepare=False)
     return await _open_among(connection, [(organization_id, row[0]) async for row in cursor])

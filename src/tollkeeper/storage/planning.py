@@ -1,11 +1,10 @@
 """Controls the query plans of statements that stay prepared as long as a connection lives.
 
-The statements that create holds (amounts reserved before calls) and settle calls are prepared once
-for each connection. A plan for a small table (a full scan or a hash join) would still be used when
-the table has become large. So connections that run these statements forbid full scans, hash joins
-and merge joins. They also forbid bitmap scans: each of them reads again all rows that were deleted
-since the last vacuum. A plain index scan skips rows that an earlier scan has found deleted. All other
-statements are planned normally.
+The statements that create holds and settle calls are prepared once for each connection. A plan for a
+small table (a full scan or a hash join) would still be used when the table has become large. So
+connections that run these statements forbid full scans, hash joins and merge joins. They also forbid
+bitmap scans: each of them reads again all rows that were deleted since the last vacuum. A plain index
+scan skips rows that an earlier scan has found deleted. All other statements are planned normally.
 """
 
 from typing import LiteralString

@@ -1,5 +1,3 @@
-"""Contains the SQL for policies and their published versions."""
-
 from collections.abc import Mapping
 from typing import Any, LiteralString
 
@@ -142,7 +140,6 @@ async def find_published(
 async def _find_current_versions(
     connection: Connection, organization_ids: list[OrganizationId], policy_ids: list[str]
 ) -> dict[str, PolicyVersion]:
-    """Returns the current versions of these policies, by version id."""
     cursor = await connection.execute(
         f"SELECT {_VERSION_COLUMNS} {_FROM} WHERE p.organization_id = ANY (%s) AND p.id = ANY (%s)",
         (organization_ids, policy_ids),
@@ -227,7 +224,6 @@ async def insert_version(connection: Connection, policy: Policy) -> None:
 async def find_versions(
     connection: Connection, organization_id: OrganizationId, policy_id: str, *, limit: int
 ) -> list[PolicyVersion]:
-    """Returns versions, newest first."""
     cursor = await connection.execute(
         f"""
         SELECT {_VERSION_COLUMNS} FROM policy_versions v

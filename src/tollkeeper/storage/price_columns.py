@@ -18,7 +18,6 @@ def prices(before: LiteralString = "", after: LiteralString = "") -> LiteralStri
 
 
 def line_items(before: LiteralString = "", after: LiteralString = "") -> LiteralString:
-    """Returns the names of the line item columns in the same form as `prices`."""
     return ", ".join(before + name + after for name in LINE_ITEMS)
 
 
@@ -28,12 +27,10 @@ def zero_if_missing() -> LiteralString:
 
 
 def sums() -> LiteralString:
-    """Returns the sums of the line item columns, under the same names, for a select list."""
     return ", ".join("sum(" + name + ") AS " + name for name in LINE_ITEMS)
 
 
 def total(before: LiteralString = "") -> LiteralString:
-    """Returns the expression for the total cost of a settlement."""
     return " + ".join(before + name for name in LINE_ITEMS)
 
 

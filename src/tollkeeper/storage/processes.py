@@ -18,10 +18,10 @@ HEARTBEAT: LiteralString = """
     ON CONFLICT (id) DO UPDATE SET heartbeat_at = clock_timestamp()
 """
 
-# A process without a heartbeat for this time is declared dead, and its holds (amounts reserved
-# before calls) become unsettled (of unknown cost). A live process whose heartbeats are late is
-# declared dead too, so the time is longer than a pause of the machine or a short database failover.
-# The time is short enough that the holds of a dead process do not block credit for long.
+# A process without a heartbeat for this time is declared dead, and its holds (amounts reserved before
+# calls) become unsettled. A live process whose heartbeats are late is declared dead too, so the time is
+# longer than a pause of the machine or a short database failover. The time is short enough that the
+# holds of a dead process do not block credit for long.
 LEASE_S = 15.0
 # Finds the live processes whose code is older than the revision `floor`. `to_jsonb` makes the query
 # work with old versions of the table, which lack the columns that describe a process.
@@ -38,9 +38,6 @@ FIND_LIVE_BELOW: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class RunningProcess:
-    """Describes a process: the revision of its code, its machine, and its process id on the
-    machine."""
-
     id: UUID
     code_revision: str
     host: str
@@ -135,7 +132,6 @@ async def forget_dead(connection: Connection, process_id: UUID, heartbeat_at: da
 
 
 async def find_unregistered(connection: Connection, process_ids: Collection[UUID]) -> set[UUID]:
-    """Returns the processes in `process_ids` that are not registered."""
     cursor = await connection.execute(
         """
         SELECT w.id FROM unnest(%s::uuid[]) AS w (id)

@@ -1,5 +1,3 @@
-"""Contains the SQL for project keys."""
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, LiteralString
@@ -87,7 +85,6 @@ async def find_anywhere(connection: Connection, key_id: KeyId) -> ProjectKey | N
 
 
 async def find_by_digests(trips: RoundTrips, digests: list[bytes]) -> list[PresentedProjectKey]:
-    """Returns the keys with these digests, in any order."""
     lookup = _FIND_BY_DIGESTS.bind([f"\\x{digest.hex()}" for digest in digests])
     [rows] = await trips.run(lookup)
     return [PresentedProjectKey(*row) for row in rows]
@@ -139,7 +136,6 @@ async def count_usable(
 async def find_of_organization(
     connection: Connection, organization_id: OrganizationId, *, limit: int
 ) -> list[ProjectKey]:
-    """Returns the keys of all projects, newest first."""
     cursor = await connection.execute(
         f"""
         SELECT {_COLUMNS} {_FROM} WHERE k.organization_id = %s
@@ -153,7 +149,6 @@ async def find_of_organization(
 async def unknown_ids(
     connection: Connection, organization_id: OrganizationId, key_ids: list[KeyId]
 ) -> list[KeyId]:
-    """Returns the ids in `key_ids` that are not project keys of this organization."""
     cursor = await connection.execute(
         """
         SELECT wanted.id FROM unnest(%s::uuid[]) WITH ORDINALITY AS wanted (id, position)

@@ -1,5 +1,3 @@
-"""Contains the SQL for projects."""
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -72,7 +70,6 @@ async def find_all(connection: Connection, organization_id: OrganizationId) -> l
 async def unknown_ids(
     connection: Connection, organization_id: OrganizationId, project_ids: Sequence[ProjectId]
 ) -> list[ProjectId]:
-    """Returns the ids in `project_ids` that are not projects of this organization."""
     cursor = await connection.execute(
         """
         SELECT wanted.id FROM unnest(%s::uuid[]) WITH ORDINALITY AS wanted (id, position)

@@ -13,8 +13,6 @@ _PROCESSES_MAX = 256
 
 @dataclass(frozen=True, slots=True)
 class StoredReport:
-    """Contains the report of one process, with its age according to the database server's clock."""
-
     host: str
     pid: int
     age_s: float

@@ -49,9 +49,9 @@ _FIND: LiteralString = (
 async def find_unsettled(
     connection: Connection, models: tuple[str, ...] | None, *, limit: int
 ) -> list[ReservationEntry]:
-    """Returns the unsettled reservations (of unknown cost) of calls to one of these models, or to any
-    model if `models` is None, oldest first. Reads the marks of unsettled calls first, because there
-    are far fewer marks than reservations."""
+    """Returns the unsettled reservations of calls to one of these models, or to any model if `models` is
+    None, oldest first. Reads the marks of unsettled calls first, because there are far fewer marks than
+    reservations."""
     cursor = await connection.execute(
         _FIND_UNSETTLED,
         {"models": None if models is None else list(models), "limit": limit},
@@ -107,14 +107,12 @@ class CallKey:
 
 @dataclass(frozen=True, slots=True)
 class CallState:
-    """Contains the state of one call in the ledger."""
-
     month: MonthState
     # Whether the key exists and belongs to the project and the organization.
     has_key: bool
     # None if the ledger has no reservation for the call.
     status: ReservationStatus | None
-    # The cost including overage (the cost above the hold); None before the reservation is resolved.
+    # The cost including overage; None before the reservation is resolved.
     cost_picousd: int | None
 
 

@@ -1,8 +1,7 @@
-"""Contains the SQL that resolves reservations (settles or releases each of them once), and the SQL
-that marks reservations as unsettled (of unknown cost).
+"""Contains the SQL that resolves reservations, and the SQL that marks reservations as unsettled.
 
-Rare statements are not prepared, so that the server plans them each time for the current table
-sizes. The module `planning` describes the statements that run for every call.
+Rare statements are not prepared, so that the server plans them each time for the current table sizes.
+The module `planning` describes the statements that run for every call.
 """
 
 from collections.abc import Sequence
@@ -21,11 +20,11 @@ from tollkeeper.storage.round_trips import BoundStatement, Statement, run_alone
 
 _encode = msgspec.json.Encoder().encode
 
-# One statement writes the resolution, its overage (the cost above the hold), the row whose amounts
-# are later folded into the account, and the roll-up (stored sums) of costs. A reservation that was
-# already resolved is not changed. If two transactions resolve it at the same time, the second one fails
-# with a UniqueViolation and has to be repeated. The cost counts on the day when the call was admitted.
-# If the month of that day is closed, the cost counts in the open month, as an adjustment of that day.
+# One statement writes the resolution, its overage, the row whose amounts are later folded into the
+# account, and the roll-up of costs. A reservation that was already resolved is not changed. If two
+# transactions resolve it at the same time, the second one fails with a UniqueViolation and has to be
+# repeated. The cost counts on the day when the call was admitted. If the month of that day is closed,
+# the cost counts in the open month, as an adjustment of that day.
 _RESOLVE = Statement(
     "tollkeeper_resolve",
     """
@@ -159,9 +158,9 @@ async def find_missing(
 
 
 async def mark_unsettled(connection: Connection, marks: Sequence[Mark]) -> set[UUID]:
-    """Marks the reservations that are neither resolved nor marked, and returns their ids. The
-    caller must have locked the accounts. Then every resolution that was folded into (added to) an
-    account is visible to this statement, and every later fold sees the new marks."""
+    """Marks the reservations that are neither resolved nor marked, and returns their ids. The caller
+    must have locked the accounts. Then every resolution that was folded into an account is visible to
+    this statement, and every later fold sees the new marks."""
     by_id = {(mark.organization_id, mark.reservation_id): mark.reason for mark in reversed(marks)}
     cursor = await connection.execute(
         """

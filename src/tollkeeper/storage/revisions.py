@@ -46,7 +46,6 @@ def revisions() -> tuple[Revision, ...]:
 
 
 def code_revision() -> str:
-    """Returns the number of the newest migration of this code."""
     return revisions()[-1].number
 
 

@@ -129,7 +129,6 @@ class RoundTrips:
             raise PlansDropped from exc
 
     def translated(self, error: Exception) -> Exception:
-        """Translates an error that ended the transaction."""
         return error
 
     async def _send_all(self, *statements: BoundStatement) -> list[Rows]:
@@ -193,7 +192,6 @@ class RoundTrips:
 async def run_alone(
     connection: Connection, bound: BoundStatement, *, prepare: bool | None = None
 ) -> Rows:
-    """Runs one statement in a round trip of its own, through the driver. Returns its rows."""
     statement, texts = bound
     parameters = [None if text is None else text.decode() for text in texts]
     cursor = await connection.execute(statement.sql, parameters, prepare=prepare)

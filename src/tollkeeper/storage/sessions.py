@@ -139,7 +139,6 @@ def check_session(connection: psycopg.Connection) -> None:
 
 
 def current_settings(connection: psycopg.Connection, names: Iterable[str]) -> list[tuple[str, str]]:
-    """Returns the names and values of these settings."""
     return connection.execute(
         "SELECT name, current_setting(name) FROM unnest(%s::text[]) name", (list(names),)
     ).fetchall()

@@ -1,6 +1,6 @@
-"""Contains the SQL that selects many unsettled reservations (of calls with unknown cost). All
-queries read the marks of unsettled calls first, because there are few marks. The reservation of a
-call in flight has no mark, so it is never selected."""
+"""Contains the SQL that selects many unsettled reservations. All queries read the marks of unsettled
+calls first, because there are few marks. The reservation of a call in flight has no mark, so it is never
+selected."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,8 +14,6 @@ from tollkeeper.storage.database import Connection
 
 @dataclass(frozen=True, slots=True)
 class UnsettledSelection:
-    """Selects unsettled reservations by time, organization and model."""
-
     # Selects reservations that became unsettled before this server time; None for any time.
     marked_before: datetime | None
     organization_id: OrganizationId | None = None
@@ -41,7 +39,6 @@ FIRST_KEY = UnsettledKey(OrganizationId(UUID(int=0)), UUID(int=0))
 async def total_by_reason(
     connection: Connection, selection: UnsettledSelection
 ) -> list[ReasonTotal]:
-    """Returns the totals by the reason why the cost is unknown, the most frequent reason first."""
     cursor = await connection.execute(_TOTAL_BY_REASON, _parameters(selection), prepare=False)
     return [ReasonTotal(*row) for row in await cursor.fetchall()]
 
@@ -49,8 +46,6 @@ async def total_by_reason(
 async def find_page(
     connection: Connection, selection: UnsettledSelection, after: UnsettledKey, limit: int
 ) -> list[tuple[UnsettledKey, int]]:
-    """Returns the next unsettled reservations after the key `after`, with the amounts of their
-    holds."""
     cursor = await connection.execute(
         _FIND_PAGE,
         {

@@ -1,12 +1,12 @@
-"""Contains the SQL that verifies the ledger's invariants. Each invariant has one query, which
-returns the rows that violate the invariant.
+"""Contains the SQL that verifies the ledger's invariants. Each invariant has one query, which returns
+the rows that violate the invariant.
 
-Every query except the query in `SCHEMA` covers a slice of the ledger: the organizations with ids
-above `after`, up to and including `end`. The queries in `SUMS` compare accounts with sums of immutable
-rows. For closed months these queries use the stored totals instead of the rows, except the queries
-about caps. The queries in `ROWS` check single rows, and are also limited to a range of
-reservation ids, which covers one or more partitions. In the queries about balances, resolutions that
-are not yet folded into (added to) the accounts count as if they were folded.
+Every query except the query in `SCHEMA` covers a slice of the ledger: the organizations with ids above
+`after`, up to and including `end`. The queries in `SUMS` compare accounts with sums of immutable rows.
+For closed months these queries use the stored totals instead of the rows, except the queries about caps.
+The queries in `ROWS` check single rows, and are also limited to a range of reservation ids, which covers
+one or more partitions. In the queries about balances, resolutions that are not yet folded into the
+accounts count as if they were folded.
 """
 
 from dataclasses import asdict, dataclass
@@ -29,8 +29,6 @@ DIFFERENCES_PER_QUERY_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Selects the part of the ledger that a query covers."""
-
     # The organizations with ids above `after`, up to and including `end`.
     after: UUID = FIRST_ID
     end: UUID = LAST_ID
@@ -46,17 +44,17 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """Contains the highest age of a hold (the amount reserved before a call) whose call is still in
-    flight, and the time without a heartbeat after which a process counts as dead."""
+    """Contains the highest age of a hold whose call is still in flight, and the time without a heartbeat
+    after which a process counts as dead."""
 
     age_s: float
     lease_s: float
 
 
-# Sums the held, unsettled (held for calls of unknown cost) and settled amounts, from the immutable
-# rows of open months and from the stored totals of closed months. Closed months have no held or
-# unsettled amounts. The query is MATERIALIZED, because otherwise, in a new database without
-# statistics, the planner would compute these sums again for every account.
+# Sums the held, unsettled and settled amounts, from the immutable rows of open months and from the
+# stored totals of closed months. Closed months have no held or unsettled amounts. The query is
+# MATERIALIZED, because otherwise, in a new database without statistics, the planner would compute these
+# sums again for every account.
 _RESERVED: LiteralString = """
     , reserved AS MATERIALIZED (
         SELECT r.organization_id, r.project_id,

@@ -66,8 +66,8 @@ class LimitsInForce:
 
 @dataclass(frozen=True, slots=True)
 class OverageUse:
-    """Contains an organization's overage (the part of its costs that exceeded the amounts held for
-    the calls), and its overage bound (the limit for a negative balance that overage causes)."""
+    """Contains an organization's overage, and its overage bound (the limit for a negative balance that
+    overage causes)."""
 
     # The granted credit minus the settled costs.
     balance_picousd: int
@@ -130,7 +130,6 @@ class Accounts:
         until: int = TIME_MAX,
         limit: int = 100,
     ) -> list[BookedGrant]:
-        """Returns the grants before the time `until`, newest first."""
         assert 1 <= limit <= GRANTS_PAGE_MAX
         async with self._database.autocommit(organization_id) as connection:
             if await accounts.find_balance(connection, organization_id) is None:
@@ -138,8 +137,8 @@ class Accounts:
             return await accounts.find_grants(connection, organization_id, until, limit)
 
     async def credit_show(self, organization_id: OrganizationId) -> Balance:
-        """Returns the current balance. It includes settlements that are not yet folded into (added
-        to) the account row."""
+        """Returns the current balance. It includes settlements that are not yet folded into the account
+        row."""
         async with self._database.autocommit() as connection:
             balance = await accounts.find_balance(connection, organization_id)
         if balance is None:

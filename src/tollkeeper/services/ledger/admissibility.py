@@ -16,12 +16,11 @@ class Admissibility:
         self._clock = clock
 
     async def may_be_paid(self, call: Call) -> bool:
-        """Returns False if the organization's calls are stopped, or if the organization's credit
-        does not even suffice for the call's output, without the prompt. Admission will reject such
-        a call with an error that names the whole hold (the highest possible cost of the call).
-        Raises the same errors as admission about the key, the project, the model and the rate.
-        Reserves no credit and does not count for the rate limit. Admission may still reject a call
-        for which this method returns True."""
+        """Returns False if the organization's calls are stopped, or if the organization's credit does
+        not even suffice for the call's output, without the prompt. Admission will reject such a call
+        with an error that names the whole hold. Raises the same errors as admission about the key, the
+        project, the model and the rate. Reserves no credit and does not count for the rate limit.
+        Admission may still reject a call for which this method returns True."""
         output_only = Bounds(
             prompt_tokens=0,
             choices=call.choices,

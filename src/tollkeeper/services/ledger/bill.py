@@ -24,8 +24,6 @@ _DECIMALS_MAX = 40
 
 
 class Figure(StrEnum):
-    """Lists the figures that can be compared."""
-
     REQUESTS = "requests"
     # All input tokens, including cache reads and writes.
     INPUT_TOKENS = "input_tokens"
@@ -228,8 +226,6 @@ ENTRIES_MAX = 200_000
 
 @dataclass(frozen=True, slots=True)
 class BillDay:
-    """Contains the comparison for one day and one model."""
-
     day: int
     # The provider's name for the model.
     model: str
@@ -237,7 +233,6 @@ class BillDay:
 
     @property
     def unsettled_requests(self) -> int:
-        """Returns the number of requests in the ledger whose cost is unknown."""
         return self.figures[0].unsettled_requests
 
     @property

@@ -1,8 +1,7 @@
-"""Resolves many unsettled reservations (of calls whose cost is unknown), for an operator or by the
-rule in the settings.
+"""Resolves many unsettled reservations, for an operator or by the rule in the settings.
 
-Changes only unsettled reservations. Each batch is one transaction, and a reservation is resolved
-only once, so the work can be interrupted and repeated at any time.
+Changes only unsettled reservations. Each batch is one transaction, and a reservation is resolved only
+once, so the work can be interrupted and repeated at any time.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,9 +27,7 @@ _HOUR_S = 3600
 
 
 class BulkAction(StrEnum):
-    """Lists the possible resolutions of a reservation with unknown cost."""
-
-    # Charges the whole hold (the amount reserved before the call).
+    # Charges the whole hold.
     SETTLE_HOLD = "settle_hold"
     # Charges nothing.
     RELEASE = "release"
@@ -38,8 +35,6 @@ class BulkAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UnsettledRule:
-    """Contains the settings `ledger.unsettled_after_hours` and `ledger.unsettled_resolution`."""
-
     after_hours: int
     action: BulkAction
 
@@ -50,9 +45,6 @@ class UnsettledRule:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Contains the totals of the selected unsettled reservations, by the reason why their cost is
-    unknown."""
-
     selection: UnsettledSelection
     reasons: tuple[ReasonTotal, ...]
 
@@ -67,8 +59,6 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Contains the number of resolved reservations, and the sum of their holds."""
-
     reservations: int
     hold_picousd: int
 
@@ -146,7 +136,6 @@ async def _record(
     action: BulkAction,
     resolved_by: str,
 ) -> None:
-    """Writes one audit entry for each organization in the batch."""
     holds: dict[OrganizationId, list[int]] = {}
     for key, hold in page:
         if key.id in done:

@@ -83,7 +83,6 @@ class Caps:
     async def cap_keys(
         self, organization_id: OrganizationId, first_key_id: KeyId
     ) -> tuple[KeyId, ...]:
-        """Returns all rotated keys that share the caps of this first key in their chain."""
         async with self._database.autocommit() as connection:
             return tuple(await caps.find_keys(connection, organization_id, first_key_id))
 

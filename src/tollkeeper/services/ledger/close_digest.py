@@ -1,5 +1,5 @@
-"""Computes the digest of a close (the stored totals of a closed month). The digest also covers the
-previous close, so that the closes form a chain."""
+"""Computes the digest of a close. The digest also covers the previous close, so that the closes form a
+chain."""
 
 import hashlib
 

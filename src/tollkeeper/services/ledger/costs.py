@@ -39,8 +39,6 @@ WHOLE_REPORT_DAYS_MAX = 3660
 
 @dataclass(frozen=True, slots=True)
 class KeySpend:
-    """Contains the settled costs of one key, for the current UTC day and month."""
-
     today_picousd: int
     this_month_picousd: int
 
@@ -54,7 +52,6 @@ class Costs:
     async def key_usage(
         self, organization_id: OrganizationId, project_id: ProjectId, key_id: KeyId
     ) -> KeySpend:
-        """Returns the costs of one key for today and this month, in UTC."""
         now = self._clock()
         today = now // DAY_S
         month = datetime.fromtimestamp(now, UTC).replace(day=1)
@@ -75,7 +72,6 @@ class Costs:
     async def cost_report(
         self, organization_id: OrganizationId, query: CostQuery, page: str | None
     ) -> CostPage:
-        """Returns one page of the report: the first page, or the page at the cursor `page`."""
         if page is None:
             end = self._clock() if query.end_time is None else query.end_time
             days = days_of(query.start_time, end)
@@ -98,7 +94,6 @@ class Costs:
     async def whole_cost_report(
         self, organization_id: OrganizationId, query: CostQuery
     ) -> CostPage:
-        """Returns all pages of the report as one page."""
         end = self._clock() if query.end_time is None else query.end_time
         if end - query.start_time > WHOLE_REPORT_DAYS_MAX * DAY_S:
             raise InvalidRequest(
@@ -146,9 +141,8 @@ async def _read(
     rows, but of at least one day. Also returns which days were read."""
     project_ids, api_key_ids = query.project_ids, query.api_key_ids
     while True:
-        # Count unsettled calls (of unknown cost) before reading the costs. Then a call that is
-        # settled in between appears twice, as unsettled and as a cost, but is never missing
-        # from both.
+        # Count unsettled calls before reading the costs. Then a call that is settled in between appears
+        # twice, as unsettled and as a cost, but is never missing from both.
         unsettled = await sums.sum_unsettled(
             connection, organization_id, days, project_ids=project_ids, api_key_ids=api_key_ids
         )

@@ -39,7 +39,6 @@ class Excesses:
         return self._by_model.get(model, ())
 
     def is_news(self, case: Excess) -> bool:
-        """Tells whether the case has to be written."""
         return not any(
             known.backend == case.backend
             and case.at - known.at < _REPEATED_S
@@ -48,7 +47,6 @@ class Excesses:
         )
 
     def note(self, case: Excess) -> None:
-        """Takes in a case that this process has written."""
         self._by_model |= by_model((*self.of(case.model), case))
         if self._noted_meanwhile is not None:
             self._noted_meanwhile.append(case)

@@ -37,7 +37,6 @@ def _no_owner(_item: object) -> None:
 
 @coroutine
 def _wait_for_turns(count: int) -> Generator[None, None, None]:
-    """Waits for this many iterations of the event loop."""
     for _ in range(count):
         yield
 
@@ -111,7 +110,6 @@ class GroupQueue(Generic[T, R]):
 
     @property
     def busy(self) -> bool:
-        """Tells whether any item is queued or being written."""
         return self._running is not None
 
     def submit(self, item: T, result: Future[R] | None = None) -> Future[R]:
@@ -195,7 +193,6 @@ class GroupQueue(Generic[T, R]):
                 future.exception()
 
     async def drain(self) -> None:
-        """Waits until all submitted items are written."""
         while self._running is not None:
             await asyncio.wait([self._running])
 
@@ -276,7 +273,6 @@ class QueuesByOwner(Generic[T, R]):
         return sum(queue.queued for queue in self.all)
 
     def submit(self, item: T) -> Future[R]:
-        """Queues the item and returns the future of its result."""
         owner = self._owner(item)
         queue = self._queues.get(owner)
         if queue is None:

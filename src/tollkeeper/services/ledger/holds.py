@@ -121,7 +121,6 @@ class Holds:
 
     @property
     def waiting(self) -> dict[_Waiting, Hold]:
-        """Returns the holds whose callers wait for a decision."""
         return {
             waiting: hold
             for queue in self.queues

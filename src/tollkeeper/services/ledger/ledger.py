@@ -1,5 +1,5 @@
-"""Runs the ledger of one process. Writes holds (the amounts reserved before calls) in group commits
-that do not wait for the disk, and resolutions (settlements and releases) in durable group commits.
+"""Runs the ledger of one process. Writes holds in group commits that do not wait for the disk, and
+resolutions (settlements and releases) in durable group commits.
 
 Every committed hold is owned by the caller that requested it. If that caller no longer waits, this
 module owns the hold and releases it.
@@ -111,7 +111,7 @@ class Ledger:
     @property
     def open_holds(self) -> int:
         """Returns the number of this process's holds that are neither resolved nor marked as
-        unsettled (of unknown cost)."""
+        unsettled."""
         return len(self._open)
 
     def is_open(self, reservation_id: UUID) -> bool:
@@ -121,7 +121,6 @@ class Ledger:
 
     @property
     def queued(self) -> dict[str, int]:
-        """Returns the number of items that wait to be written, by queue."""
         return {
             "holds": sum(writer.queued for writer in self._holds.queues),
             "resolutions": self._resolutions.queued,

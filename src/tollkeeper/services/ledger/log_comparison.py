@@ -30,8 +30,7 @@ DIFFERENCES_MAX = 10_000
 _BATCH = 500
 _RESOLVED_BY = "request log"
 _REASON = "the database has lost the call, and the request log does not have its cost"
-# The request log has neither prices nor token limits, so a restored hold (the amount reserved
-# before the call) has these empty values.
+# The request log has neither prices nor token limits, so a restored hold has these empty values.
 _NO_PRICES = Pricing(0, 0, 0, 0, 0, declared={})
 _NO_BOUNDS = Bounds(prompt_tokens=0, choices=1, output_tokens_each=1, images=0)
 
@@ -39,8 +38,7 @@ _NO_BOUNDS = Bounds(prompt_tokens=0, choices=1, output_tokens_each=1, images=0)
 class Problem(StrEnum):
     # The ledger does not have the call, and the call can be booked.
     MISSING = "missing"
-    # The log has a cost, but in the ledger the call is still held or is unsettled (of unknown
-    # cost).
+    # The log has a cost, but in the ledger the call is still held or is unsettled.
     NOT_SETTLED = "not_settled"
     # The costs in the ledger and in the log differ.
     OTHER_COST = "other_cost"
@@ -223,7 +221,6 @@ def _settlement(call: LoggedCall) -> Resolution:
 
 
 async def _record(connection: Connection, booked: Sequence[LoggedCall]) -> None:
-    """Writes one audit entry for each organization in the batch."""
     by_organization: dict[OrganizationId, list[int | None]] = {}
     for call in booked:
         by_organization.setdefault(call.key.organization_id, []).append(call.cost_picousd)

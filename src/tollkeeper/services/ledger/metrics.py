@@ -68,8 +68,8 @@ _VERIFIED = Gauge(
 
 
 class ReasonLabel(StrEnum):
-    """Groups the reasons why calls are unsettled (of unknown cost). In the ledger a reason is free
-    text, which cannot be a metric label."""
+    """Groups the reasons why calls are unsettled. In the ledger a reason is free text, which cannot be a
+    metric label."""
 
     PROCESS_DIED = "process_died"
     # The database has lost the call or its end.

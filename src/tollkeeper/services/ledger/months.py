@@ -89,7 +89,6 @@ class LedgerMonths:
                     await ledger_months.add_month(connection, month)
 
     async def ledger_months(self) -> list[LedgerMonth]:
-        """Returns every month that has partitions or was closed, oldest first."""
         async with self._database.autocommit() as connection:
             return await _find_all(connection)
 
@@ -197,9 +196,8 @@ class LedgerMonths:
     async def _drop(self, month: Month) -> LedgerMonth:
         async with self._database.autocommit() as connection:
             unfolded = await ledger_months.find_unfolded(connection, month)
-        # Add the unspent parts of resolved holds (amounts reserved before calls) to the accounts
-        # before the drop. This needs the month's marks of calls that were once unsettled (of
-        # unknown cost), and the drop deletes these marks.
+        # Add the unspent parts of resolved holds to the accounts before the drop. This needs the month's
+        # marks of calls that were once unsettled, and the drop deletes these marks.
         await self._bulk_resolution.fold(unfolded)
         async with self._database.transaction() as connection:
             await _lock(connection)
@@ -255,7 +253,6 @@ def months_in_use() -> StateConflict:
 
 
 def month_at(now_s: int) -> Month:
-    """Returns the month that contains a Unix time."""
     return month_of_day(now_s // _DAY_S)
 
 

@@ -1,6 +1,6 @@
-"""Finds every open hold in the ledger. A hold is the amount reserved before a call. It is open if
-it is neither resolved nor marked as unsettled (of unknown cost). Finds even old holds, and holds
-from times when a clock was wrong.
+"""Finds every open hold in the ledger. A hold is the amount reserved before a call. It is open if it is
+neither resolved nor marked as unsettled. Finds even old holds, and holds from times when a clock was
+wrong.
 
 The accounts contain the number of open holds of each project. The search starts with the newest
 reservations, which include nearly all open holds. If this search finds fewer open holds of an

@@ -1,5 +1,4 @@
-"""Logs when an organization is stopped because of overage (costs above the held amounts), for
-log-based alerts."""
+"""Logs when an organization is stopped because of overage, for log-based alerts."""
 
 from collections.abc import Mapping
 

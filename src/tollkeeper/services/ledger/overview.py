@@ -1,5 +1,5 @@
-"""Shows operators the balances, the costs and the money at risk of all organizations. Money at risk
-is held for calls in flight or for unsettled calls (of unknown cost)."""
+"""Shows operators the balances, the costs and the money at risk of all organizations. Money at risk is
+held for calls in flight or for unsettled calls."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -105,6 +105,5 @@ class LedgerOverview:
             )
 
     async def credit_list(self) -> dict[OrganizationId, Balance]:
-        """Returns the balance of every organization."""
         async with self._database.autocommit() as connection:
             return await money_totals.find_all_balances(connection)

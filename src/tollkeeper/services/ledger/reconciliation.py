@@ -1,5 +1,5 @@
 """Contains operators' commands that verify the ledger, and list and resolve single unsettled
-reservations (of calls whose cost is unknown)."""
+reservations."""
 
 from uuid import UUID
 

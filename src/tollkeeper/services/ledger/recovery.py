@@ -1,10 +1,8 @@
-"""Maintains process leases, and marks the holds that no process will resolve as unsettled (of
-unknown cost).
+"""Maintains process leases, and marks the holds that no process will resolve as unsettled.
 
-A lease shows that a process is alive. No process will resolve a hold of a dead process. Nor will a
-live process resolve a hold that it has already resolved, but that is open again in the database.
-The latter happens after a failover to a standby that lacks the last commits, or if a backup was
-restored.
+A lease shows that a process is alive. No process will resolve a hold of a dead process. Nor will a live
+process resolve a hold that it has already resolved, but that is open again in the database. The latter
+happens after a failover to a standby that lacks the last commits, or if a backup was restored.
 """
 
 import asyncio
@@ -65,8 +63,6 @@ class LeasedHolds:
 
 
 class OwnHolds(NamedTuple):
-    """Tells which holds of this process are open: neither resolved nor marked as unsettled."""
-
     process_id: UUID
     is_open: Callable[[UUID], bool]
 

@@ -1,5 +1,3 @@
-"""Converts a refused admission to an error for the client."""
-
 from datetime import UTC, datetime
 
 from tollkeeper.domain.admission import Decision, Refusal
@@ -15,7 +13,6 @@ from tollkeeper.domain.money import usd_from_picousd
 
 
 def refusal_error(decision: Decision) -> TollkeeperError:
-    """Returns the error for the client, with the amounts or limits that led to the refusal."""
     match decision.refusal:
         case Refusal.KEY_NOT_ACTIVE:
             return Unauthenticated(f"This API key is {decision.key_status or 'not valid'}.")

@@ -32,7 +32,6 @@ class StandingRefusals:
         self._refused_calls = MinuteRate(REFUSED_CALLS_PER_MINUTE)
 
     def note(self, project_id: ProjectId, decision: Decision) -> None:
-        """Notes that the ledger has refused a call."""
         # `wait_us` is 0 if the rate limit was not the reason for the refusal.
         if decision.wait_us:
             if len(self._refusals) >= _PROJECTS_MAX:

@@ -1,5 +1,3 @@
-"""Creates monthly statements of organizations."""
-
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.months import Month

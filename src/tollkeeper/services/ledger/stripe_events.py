@@ -56,8 +56,6 @@ class _Event(msgspec.Struct):
 
 
 class _Object(msgspec.Struct, kw_only=True):
-    """Contains the fields that the objects of several event types share."""
-
     currency: str | None = None
     payment_intent: _Id | None = None
 
@@ -79,8 +77,6 @@ class _Charge(_Object):
 
 
 class _Withdrawal(_Object):
-    """Represents a refund or a dispute."""
-
     id: _Id
     amount: _Cents
     status: str | None = None

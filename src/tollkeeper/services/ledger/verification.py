@@ -1,11 +1,10 @@
-"""Verifies the ledger in slices. A slice is the part of the ledger that one short transaction
-checks.
+"""Verifies the ledger in slices. A slice is the part of the ledger that one short transaction checks.
 
-The sums of an organization's rows are compared with its account in one snapshot, so that the
-comparison is exact during live traffic. The invariants of single rows are checked partition by
-partition. Each close (the stored totals of a closed month) is proven once, before the month's rows
-are dropped: its totals are compared with the rows. After this proof, the rows are not read again:
-verification checks the digest of the stored totals and then uses these totals.
+The sums of an organization's rows are compared with its account in one snapshot, so that the comparison
+is exact during live traffic. The invariants of single rows are checked partition by partition. Each
+close is proven once, before the month's rows are dropped: its totals are compared with the rows. After
+this proof, the rows are not read again: verification checks the digest of the stored totals and then
+uses these totals.
 """
 
 import asyncio
@@ -32,8 +31,6 @@ _LEFT_OUT = "further differences"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Names an invariant, the row that violates it (`subject`), and an explanation."""
-
     invariant: str
     subject: str
     detail: str
@@ -44,8 +41,6 @@ Progress = Callable[[int, int], None]
 
 
 class _Findings:
-    """Stores a limited number of differences, and counts the finished slices."""
-
     def __init__(self, on_progress: Progress) -> None:
         self._on_progress = on_progress
         self._stored: list[Difference] = []
@@ -169,7 +164,6 @@ class Verification:
 
 @asynccontextmanager
 async def _slice(connection: Connection) -> AsyncIterator[None]:
-    """Runs all statements of the block on one snapshot."""
     async with connection.transaction():
         await verification.begin_snapshot(connection)
         yield
