@@ -25,7 +25,7 @@ from tollkeeper.console.gateway_call import gateway_url
 from tollkeeper.console.pages import checks, months
 from tollkeeper.console.start import require_safe_address
 from tollkeeper.hosting.descriptors import CONNECTIONS_MAX, KEEP_ALIVE_S
-from tollkeeper.services.ledger.regular_verification import EVERY_HOURS
+from tollkeeper.services.ledger.verification import EVERY_HOURS
 from tollkeeper.settings import Settings, load_settings
 
 _ROOT = Path(__file__).parents[2]

@@ -35,7 +35,7 @@ from tollkeeper.services.ledger.accounts import Accounts
 from tollkeeper.services.ledger.caps import Caps
 from tollkeeper.settings import Settings, SettingsError
 from tollkeeper.storage import alerts as stored_alerts
-from tollkeeper.storage import money_totals
+from tollkeeper.storage import verification
 
 USD = 10**12
 _SECRET = "a secret to sign with"
@@ -255,7 +255,7 @@ async def test_reports_of_usage_and_differences_of_the_ledger(fresh: Process) ->
     assert _told(await alerts.check(), "cluster") == []
     for differences, expected in ((2, "raised"), (0, "cleared")):
         async with fresh.database.transaction() as connection:
-            await money_totals.write_verification(connection, differences)
+            await verification.write_verification(connection, differences)
         assert _states(await alerts.check(), "ledger_difference") == [expected]
 
 

@@ -46,15 +46,15 @@ if TYPE_CHECKING:
     from tollkeeper.services.ledger.excesses import Excesses
     from tollkeeper.services.ledger.ledger import Ledger
     from tollkeeper.services.ledger.log_comparison import RequestLogComparison
+    from tollkeeper.services.ledger.metrics import LedgerWatch
     from tollkeeper.services.ledger.months import LedgerMonths
     from tollkeeper.services.ledger.open_holds import OpenHolds
     from tollkeeper.services.ledger.overview import LedgerOverview
     from tollkeeper.services.ledger.payments import Payments
     from tollkeeper.services.ledger.reconciliation import Reconciliation
     from tollkeeper.services.ledger.recovery import Lease, Recovery
-    from tollkeeper.services.ledger.regular_verification import RegularVerification
     from tollkeeper.services.ledger.statements import Statements
-    from tollkeeper.services.ledger.watch import LedgerWatch
+    from tollkeeper.services.ledger.verification import RegularVerification
     from tollkeeper.services.models import CurrentCatalog, Models
     from tollkeeper.services.overload import OverloadGate
     from tollkeeper.services.policies.calibrations import Calibrations
@@ -386,7 +386,7 @@ class Services:
 
     @_service
     def regular_verification(self) -> RegularVerification:
-        from tollkeeper.services.ledger.regular_verification import RegularVerification
+        from tollkeeper.services.ledger.verification import RegularVerification
 
         return RegularVerification(self.database, self.ages)
 
@@ -445,7 +445,7 @@ class Services:
 
     @_service
     def ledger_watch(self) -> LedgerWatch:
-        from tollkeeper.services.ledger.watch import LedgerWatch
+        from tollkeeper.services.ledger.metrics import LedgerWatch
 
         return LedgerWatch(self.database, self._open_holds)
 

@@ -30,7 +30,7 @@ from tollkeeper.domain.policy import JudgeFormat
 from tollkeeper.domain.views import StandingAlert
 from tollkeeper.services.batches import Backoff
 from tollkeeper.services.policies.drift import Drift, drift_of
-from tollkeeper.storage import alerts, drift, excesses, money_totals, unsettled
+from tollkeeper.storage import alerts, drift, excesses, unsettled, verification
 from tollkeeper.storage.alerts import Delivery, Fill
 from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.server_time import read_time
@@ -213,7 +213,7 @@ class Alerts:
             conditions += [
                 _drifted(policy_drift) for policy_drift in drifts if policy_drift.is_large
             ]
-        verified = await money_totals.find_verification(connection)
+        verified = await verification.find_verification(connection)
         if verified is not None and verified.differences:
             detail = (
                 f"The last verification of the ledger found {verified.differences} differences."

@@ -16,10 +16,10 @@ from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.ledger.bulk_resolution import BulkResolution, UnsettledRule
 from tollkeeper.services.ledger.excesses import Excesses
 from tollkeeper.services.ledger.ledger import Ledger
+from tollkeeper.services.ledger.metrics import LedgerWatch
 from tollkeeper.services.ledger.months import LedgerMonths
 from tollkeeper.services.ledger.recovery import Lease, Recovered, Recovery
-from tollkeeper.services.ledger.regular_verification import RegularVerification
-from tollkeeper.services.ledger.watch import LedgerWatch
+from tollkeeper.services.ledger.verification import RegularVerification
 from tollkeeper.services.policies.judge_costs import JudgeCosts
 from tollkeeper.services.process_watch import ProcessWatch
 from tollkeeper.services.replica_reports import PUBLISH_INTERVAL_S, ReplicaReports

@@ -254,3 +254,40 @@ async def find_grant_totals(
         (organization_id, days.first * DAY_S, days.end * DAY_S),
     )
     return [GrantTotal(GrantKind(row[0]), *row[1:]) for row in await cursor.fetchall()]
+
+
+@dataclass(frozen=True, slots=True)
+class MoneyTotals:
+    """Contains the sums over all organizations, and the number of organizations whose available
+    credit is negative."""
+
+    available_picousd: int
+    held_picousd: int
+    unsettled_picousd: int
+    settled_picousd: int
+    negative: int
+
+
+async def find_totals(connection: Connection) -> MoneyTotals:
+    cursor = await connection.execute(_FIND_TOTALS, prepare=False)
+    [row] = await cursor.fetchall()
+    return MoneyTotals(*row)
+
+
+_FIND_TOTALS: LiteralString = with_balances(
+    """
+    SELECT coalesce(sum(available), 0), coalesce(sum(held), 0), coalesce(sum(unsettled), 0),
+        coalesce(sum(settled), 0), count(*) FILTER (WHERE available < 0)
+    FROM balances
+    """
+)
+
+
+async def find_all_balances(connection: Connection) -> dict[OrganizationId, Balance]:
+    cursor = await connection.execute(_FIND_ALL_BALANCES, prepare=False)
+    return {row[0]: Balance(*row[1:]) for row in await cursor.fetchall()}
+
+
+_FIND_ALL_BALANCES: LiteralString = with_balances(
+    "SELECT organization_id, granted, available, held, settled, unsettled FROM balances"
+)

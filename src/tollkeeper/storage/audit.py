@@ -1,3 +1,5 @@
+"""The SQL of audit entries: one for every change by an operator or an admin key."""
+
 from typing import Any, LiteralString
 from uuid import UUID
 

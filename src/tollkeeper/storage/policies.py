@@ -1,3 +1,5 @@
+"""The SQL of policies and their published versions."""
+
 from collections.abc import Mapping
 from typing import Any, LiteralString
 

@@ -1,3 +1,5 @@
+"""The SQL of project keys."""
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, LiteralString

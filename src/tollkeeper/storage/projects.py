@@ -1,3 +1,5 @@
+"""The SQL of projects."""
+
 from collections.abc import Sequence
 from typing import Any
 

@@ -9,6 +9,8 @@ one or more partitions. In the queries about balances, resolutions that are not 
 accounts count as if they were folded.
 """
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import LiteralString, TypeAlias
 from uuid import UUID
@@ -25,6 +27,10 @@ Query: TypeAlias = LiteralString
 # The maximum number of rows that a query returns. An operator could not repair more differences by
 # hand.
 DIFFERENCES_PER_QUERY_MAX = 1000
+
+
+# The advisory lock of the process that verifies the ledger automatically.
+_VERIFICATION_LOCK = 7461_0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,3 +400,57 @@ async def count_organizations(connection: Connection) -> int:
     cursor = await connection.execute("SELECT count(*) FROM accounts", prepare=False)
     [[number]] = await cursor.fetchall()
     return int(number)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerVerification:
+    verified_at: int
+    differences: int
+
+
+async def write_verification(connection: Connection, differences: int) -> None:
+    await connection.execute(
+        """
+        INSERT INTO ledger_verification (verified_at, differences) VALUES (clock_timestamp(), %s)
+        ON CONFLICT (only_row) DO UPDATE
+        SET verified_at = excluded.verified_at, differences = excluded.differences
+        """,
+        (differences,),
+    )
+
+
+async def verification_is_due(connection: Connection, every_hours: int) -> bool:
+    """Tells whether the last verification is at least `every_hours` hours old. If the ledger was never
+    verified, tells whether the oldest organization is at least that old. A time in the future counts as
+    old, because it was written before the clock was set back."""
+    cursor = await connection.execute(
+        """
+        SELECT FROM (SELECT clock_timestamp() AS now) AS one,
+            LATERAL (SELECT now - make_interval(hours => %s)) AS due (since)
+        WHERE NOT EXISTS (SELECT FROM ledger_verification WHERE verified_at > since AND verified_at <= now)
+          AND EXISTS (SELECT FROM organizations WHERE created_at <= since OR created_at > now)
+        """,
+        (every_hours,),
+    )
+    return await cursor.fetchone() is not None
+
+
+@asynccontextmanager
+async def verification_lock(connection: Connection) -> AsyncIterator[bool]:
+    """Tries to take the lock for the automatic verification while the block runs. Yields False if
+    another process has the lock."""
+    cursor = await connection.execute("SELECT pg_try_advisory_lock(%s)", (_VERIFICATION_LOCK,))
+    [[is_locked]] = await cursor.fetchall()
+    try:
+        yield bool(is_locked)
+    finally:
+        if is_locked and not connection.closed:
+            await connection.execute("SELECT pg_advisory_unlock(%s)", (_VERIFICATION_LOCK,))
+
+
+async def find_verification(connection: Connection) -> LedgerVerification | None:
+    cursor = await connection.execute(
+        "SELECT extract(epoch FROM verified_at)::bigint, differences FROM ledger_verification"
+    )
+    row = await cursor.fetchone()
+    return None if row is None else LedgerVerification(*row)

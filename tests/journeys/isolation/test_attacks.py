@@ -34,7 +34,7 @@ async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGateway]:
         changed_constants={
             "bootstrap.calls.CALLS_MAX": 64,
             "bootstrap.backends.BackendConfig": {"connections_waiting_max": 64},
-            "services.ledger.standing_refusals.REFUSED_CALLS_PER_MINUTE": 10_000_000,
+            "services.ledger.refusals.REFUSED_CALLS_PER_MINUTE": 10_000_000,
             "services.policies.policies.POLICIES_MAX": 1_000_000,
         },
     ) as running:

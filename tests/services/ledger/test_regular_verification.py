@@ -10,10 +10,10 @@ from prometheus_client import REGISTRY
 
 from tests.support.databases import own_database
 from tests.support.ledger import Process, held, make_tenant, rows, run, running_process
+from tollkeeper.services.ledger.metrics import LedgerWatch
 from tollkeeper.services.ledger.open_holds import OpenHolds
-from tollkeeper.services.ledger.regular_verification import RegularVerification
-from tollkeeper.services.ledger.watch import LedgerWatch
-from tollkeeper.storage import money_totals
+from tollkeeper.services.ledger.verification import RegularVerification
+from tollkeeper.storage import verification
 from tollkeeper.storage.verification import Ages
 
 _AGES = Ages(315, 15)
@@ -92,7 +92,7 @@ async def test_one_process_at_a_time(apart: Process) -> None:
     await _age(apart)
     async with (
         apart.database.autocommit() as connection,
-        money_totals.verification_lock(connection) as alone,
+        verification.verification_lock(connection) as alone,
     ):
         assert alone
         assert not await daily.verify_if_due()

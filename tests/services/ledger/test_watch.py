@@ -19,10 +19,9 @@ from tests.support.ledger import (
 from tests.support.tables import each
 from tollkeeper.backends.failures import domain_error
 from tollkeeper.backends.transport.http1 import DeadlinePassed, HttpFailure, PeerSilent
-from tollkeeper.services.ledger.metrics import ReasonLabel, reason_label
+from tollkeeper.services.ledger.metrics import LedgerWatch, ReasonLabel, reason_label
 from tollkeeper.services.ledger.open_holds import OpenHolds
 from tollkeeper.services.ledger.recovery import Recovery
-from tollkeeper.services.ledger.watch import LedgerWatch
 
 
 @pytest.fixture(scope="module")

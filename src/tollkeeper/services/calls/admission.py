@@ -17,8 +17,7 @@ from tollkeeper.runtime.large_requests import run_in_thread
 from tollkeeper.services.calls.tab import Tab
 from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.ledger.ledger import Ledger
-from tollkeeper.services.ledger.refusals import refusal_error
-from tollkeeper.services.ledger.standing_refusals import StandingRefusals
+from tollkeeper.services.ledger.refusals import StandingRefusals, refusal_error
 
 _RESOLVED_BY_CALL = "call"
 # Reading this from the enum takes six times as long.

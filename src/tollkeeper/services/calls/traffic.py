@@ -19,7 +19,7 @@ from tollkeeper.domain.traffic import (
 from tollkeeper.domain.views import ActivityEntry, CallLedger, Position, RareFilter, Sort
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.models import CurrentCatalog
-from tollkeeper.storage import activity_pages, call_ledger, policies, sums
+from tollkeeper.storage import activity_pages, policies, reservations, sums
 from tollkeeper.storage.activity_pages import FoundRecords
 from tollkeeper.storage.database import Connection, Database
 
@@ -149,7 +149,7 @@ class Traffic:
     async def call_story(self, request_id: UUID) -> CallDetails:
         entry = await self._activity.activity_show(request_id)
         async with self._database.autocommit() as connection:
-            found = await call_ledger.find(connection, entry.organization_id, request_id)
+            found = await reservations.find_call(connection, entry.organization_id, request_id)
         return CallDetails(entry, found)
 
     async def cache_savings(

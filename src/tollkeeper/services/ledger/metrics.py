@@ -4,6 +4,7 @@ Every worker process reads the same ledger, so `/metrics` shows the value that a
 last.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Literal
@@ -11,8 +12,12 @@ from typing import Literal
 from prometheus_client import Gauge
 
 from tollkeeper.domain.errors import DeadlineExceeded
+from tollkeeper.services.ledger.open_holds import OpenHolds
+from tollkeeper.storage import accounts, unsettled, verification
 from tollkeeper.storage.accounts import Totals
-from tollkeeper.storage.money_totals import LedgerVerification
+from tollkeeper.storage.database import Database
+from tollkeeper.storage.unsettled import ALL_UNSETTLED
+from tollkeeper.storage.verification import LedgerVerification
 
 _PICOUSD_PER_USD = 10**12
 _LAST_WRITTEN: Literal["mostrecent"] = "mostrecent"
@@ -121,3 +126,26 @@ def show_verification(last: LedgerVerification | None) -> None:
 
 def show_oldest_hold(age_s: float) -> None:
     _OLDEST_HOLD.set(age_s)
+
+
+class LedgerWatch:
+    """Updates the metrics at an interval, not for each request to /metrics, because they need queries."""
+
+    def __init__(self, database: Database, open_holds: OpenHolds) -> None:
+        self._database = database
+        self._open_holds = open_holds
+
+    async def refresh(self) -> None:
+        async with self._database.autocommit() as connection:
+            reasons = await unsettled.total_by_reason(connection, ALL_UNSETTLED)
+            totals = await accounts.read_totals(connection)
+            oldest_hold_s = await self._open_holds.oldest_age_s(connection)
+            verified = await verification.find_verification(connection)
+        counts: Counter[ReasonLabel] = Counter()
+        for reason_total in reasons:
+            counts[reason_label(reason_total.reason)] += reason_total.reservations
+        show_unsettled(counts, max([0, *(reason_total.oldest_age_s for reason_total in reasons)]))
+        show_totals(totals)
+        show_stopped_accounts(totals.stopped)
+        show_oldest_hold(oldest_hold_s)
+        show_verification(verified)

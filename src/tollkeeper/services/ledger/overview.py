@@ -12,10 +12,11 @@ from tollkeeper.domain.statements import model_of
 from tollkeeper.domain.views import Balance, ReasonTotal
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.ledger.open_holds import OpenHolds
-from tollkeeper.storage import money_totals, sums, unsettled
+from tollkeeper.storage import accounts, sums, unsettled, verification
+from tollkeeper.storage.accounts import MoneyTotals
 from tollkeeper.storage.database import Database
-from tollkeeper.storage.money_totals import LedgerVerification, MoneyTotals
 from tollkeeper.storage.unsettled import ALL_UNSETTLED
+from tollkeeper.storage.verification import LedgerVerification
 
 _HOURS_MAX = 48
 
@@ -48,11 +49,11 @@ class LedgerOverview:
                 connection, sums.MONEY_OF_ALL, range(today, today + 1), {}, add=("amount",)
             )
             return MoneyAtRisk(
-                totals=await money_totals.find_totals(connection),
+                totals=await accounts.find_totals(connection),
                 cost_today_picousd=cost_today,
                 unsettled=tuple(await unsettled.total_by_reason(connection, ALL_UNSETTLED)),
                 oldest_hold_s=await self._open_holds.oldest_age_s(connection),
-                verification=await money_totals.find_verification(connection),
+                verification=await verification.find_verification(connection),
             )
 
     async def costs_by_organization(self, days: DayRange) -> dict[OrganizationId, dict[int, int]]:
@@ -106,4 +107,4 @@ class LedgerOverview:
 
     async def credit_list(self) -> dict[OrganizationId, Balance]:
         async with self._database.autocommit() as connection:
-            return await money_totals.find_all_balances(connection)
+            return await accounts.find_all_balances(connection)

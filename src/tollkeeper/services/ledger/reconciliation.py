@@ -10,7 +10,7 @@ from tollkeeper.domain.views import ReservationEntry, ReservationStatus
 from tollkeeper.services.audit import record_change
 from tollkeeper.services.ledger.months import dropped_message, find_dropped
 from tollkeeper.services.ledger.verification import Difference, Progress, Verification
-from tollkeeper.storage import money_totals, reservations, resolutions
+from tollkeeper.storage import reservations, resolutions, verification
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.verification import Ages
 
@@ -38,7 +38,7 @@ class Reconciliation:
         are violations of invariants; an empty list means that all invariants hold."""
         differences = await self._verification.verify(full=full, on_progress=on_progress)
         async with self._database.transaction() as connection:
-            await money_totals.write_verification(connection, len(differences))
+            await verification.write_verification(connection, len(differences))
         return differences
 
     async def ledger_unsettled(

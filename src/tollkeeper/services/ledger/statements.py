@@ -1,3 +1,5 @@
+"""Monthly statements of organizations."""
+
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.months import Month

@@ -13,6 +13,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+import structlog
+
 from tollkeeper.domain.months import FIRST_ID, LAST_ID, Month
 from tollkeeper.services.ledger.close_digest import close_digest
 from tollkeeper.services.ledger.months import months_in_use
@@ -27,6 +29,16 @@ ORGANIZATIONS_PER_SLICE = 50
 DIFFERENCES_MAX = 10_000
 CLOSES_ARE_UNCHANGED = "closed months are as they were closed"
 _LEFT_OUT = "further differences"
+
+
+EVERY_HOURS = 24
+# The pause after a slice is four times as long as the slice took, so that verification loads one
+# connection for a fifth of the time.
+_REST = 4.0
+# The maximum number of differences that are logged.
+_LOGGED_MAX = 10
+
+_log = structlog.get_logger("tollkeeper.ledger")
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,3 +245,34 @@ def _open_ranges(months: Sequence[Month], closes: Sequence[Close]) -> list[tuple
 
 def _before(identity: UUID) -> UUID:
     return UUID(int=identity.int - 1)
+
+
+class RegularVerification:
+    """Verifies the ledger every day, in one process at a time."""
+
+    def __init__(self, database: Database, ages: Ages) -> None:
+        self._database = database
+        self._verification = Verification(database, ages, rest=_REST)
+
+    async def verify_if_due(self) -> bool:
+        """Verifies the ledger unless it was verified within `EVERY_HOURS`, by any process or by
+        `ledger verify`. Does nothing while another process verifies it. Returns whether this
+        process has verified the ledger now."""
+        async with (
+            self._database.autocommit() as connection,
+            verification.verification_lock(connection) as has_lock,
+        ):
+            if not has_lock or not await verification.verification_is_due(connection, EVERY_HOURS):
+                return False
+            # On the same connection, because a second one may be the last of the pool.
+            differences = await self._verification.verify_on(connection)
+            await verification.write_verification(connection, len(differences))
+        for difference in differences[:_LOGGED_MAX]:
+            _log.error(
+                "the ledger has a difference",
+                invariant=difference.invariant,
+                subject=difference.subject,
+                detail=difference.detail,
+            )
+        _log.info("the ledger was verified", differences=len(differences))
+        return True
