@@ -7,8 +7,6 @@ from tollkeeper.domain.inference import Call
 
 
 class AbsentBackend:
-    """Implements `Backend` by failing every call."""
-
     def __init__(self, name: str, reason: str) -> None:
         self.name = name
         self._reason = reason

@@ -79,8 +79,6 @@ class HasType(Protocol):
 
 
 class UsageOnly(msgspec.Struct, gc=False):
-    """Contains only the usage and the service tier of an answer."""
-
     usage: msgspec.Raw = ABSENT
     service_tier: Any = None
 
@@ -90,8 +88,6 @@ class UsageOnly(msgspec.Struct, gc=False):
 
 
 class _FlatError(msgspec.Struct, gc=False):
-    """Contains an error whose fields are at the top level of the body."""
-
     object: Any = None
     code: Any = None
     message: Any = None
@@ -113,7 +109,6 @@ def value_or_none(raw: msgspec.Raw) -> msgspec.Raw | None:
 
 
 def decode(decoder: msgspec.json.Decoder[_Answer], body: bytes | msgspec.Raw) -> _Answer:
-    """Decodes a record. Raises MalformedAnswer."""
     try:
         return decoder.decode(body)
     except (ValueError, RecursionError) as error:

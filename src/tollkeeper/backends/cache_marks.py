@@ -16,16 +16,12 @@ _LIFETIMES = ("5m", "1h")
 
 
 class Marks:
-    """Reads the cache marks of one request."""
-
     def __init__(self, caching: PromptCaching) -> None:
         self._caching = caching
         # Whether the client has marked any part or tool.
         self.has_marks = False
 
     def read(self, extra: FreeObject | None, place: str) -> FreeObject:
-        """Checks the additional properties of a part or tool. Returns the fields to add to the
-        block of the part or tool: the cache mark, or no field."""
         if not extra:
             return {}
         check_extra(extra, place)

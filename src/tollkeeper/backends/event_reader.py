@@ -50,7 +50,6 @@ _NO_ARGUMENTS = "{}"
 
 
 def pieces_max(output_tokens: int) -> int:
-    """Returns the maximum number of pieces in a completion of this many tokens."""
     return _PIECES_PER_TOKEN_MAX * output_tokens + _SLACK
 
 
@@ -61,8 +60,8 @@ class StreamReader(ABC):
     def __init__(
         self, call: Call, *, secrets: tuple[str, ...] = (), empty_records_per_token: int = 0
     ) -> None:
-        """Sets the limits of the answer. `empty_records_per_token` is the number of records without
-        content that the backend may send for each output token."""
+        """`empty_records_per_token` is the number of records without content that the backend may
+        send for each output token."""
         self._secrets = secrets
         # While a server reads the prompt, it may report its progress with records without content:
         # at most one for each prompt token.
@@ -118,11 +117,9 @@ class StreamReader(ABC):
 
     @abstractmethod
     def _read_payload(self, payload: bytes) -> None:
-        """Reads one record and appends its events to `_events`. Raises MalformedAnswer."""
+        """Appends the record's events to `_events`. Raises MalformedAnswer."""
 
     def _count_images(self, images: tuple[str, ...]) -> None:
-        """Counts the size of the images. Raises ImagesTooLarge if all images of the answer together are
-        too large."""
         self._image_characters_left -= sum(map(len, images))
         if self._image_characters_left < 0:
             raise ImagesTooLarge("its images are too large")
@@ -194,7 +191,7 @@ class EventReader(StreamReader):
 
     @abstractmethod
     def _read_record(self, payload: bytes) -> None:
-        """Reads one record of a stream. Raises MalformedAnswer."""
+        """Raises MalformedAnswer."""
 
     def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
@@ -235,7 +232,6 @@ class EventReader(StreamReader):
         *,
         is_custom: bool = False,
     ) -> None:
-        """Emits a tool call, or a piece of a tool call."""
         if index and self._first_call_only:
             return
         if self._legacy:
@@ -259,8 +255,8 @@ class EventReader(StreamReader):
             self.accepted = True
 
     def _report(self, report: UsageReport | None, *, is_final: bool = True) -> None:
-        """Emits a usage report, unless it is None. A final report with usage shows that the backend
-        has run the call, so the call is charged."""
+        """A final report with usage shows that the backend has run the call, so the call is
+        charged."""
         if report is not None:
             if is_final and usage_means_charge(report):
                 self.accepted = True

@@ -28,19 +28,14 @@ def _no_headers(call: Call) -> bytes:
 class TokenizeRequest:
     """Describes the token count request for one kind of server."""
 
-    # Returns the path for an upstream model.
     path_for: Callable[[str], str]
-    # Encodes the body of the request.
     encode: Callable[[Call], bytes]
     # The field of the answer that contains the number of tokens.
     count_field: str
-    # Returns additional header lines.
     headers_for: Callable[[Call], bytes] = _no_headers
 
 
 def tokenize_request(config: BackendConfig) -> TokenizeRequest | None:
-    """Returns the request format of the backend's tokenizer; None if the backend has no
-    tokenizer."""
     match config.tokenizer:
         case Tokenizer.NONE:
             return None
@@ -67,7 +62,6 @@ def _always(path: str) -> Callable[[str], str]:
 
 
 def read_count(body: bytes, field: str) -> int | None:
-    """Returns the number of tokens in an answer; None if the answer has no valid number."""
     try:
         count = msgspec.json.decode(body, type=dict[str, object]).get(field)
     except (ValueError, RecursionError):

@@ -87,7 +87,7 @@ def usage_means_charge(report: UsageReport) -> bool:
 
 
 def usd_in_picousd(value: object) -> int | None:
-    """Converts a price in USD to picousd. Returns None if `value` cannot be a price."""
+    """Returns None if `value` cannot be a price."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -114,7 +114,7 @@ def stated_cost(reported: FreeObject) -> int | None:
 
 
 def ticks_in_picousd(value: object) -> int | None:
-    """Converts a price in ticks to picousd. Returns None if `value` cannot be a price."""
+    """Returns None if `value` cannot be a price."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         return None
     picousd = value * _PICOUSD_PER_TICK

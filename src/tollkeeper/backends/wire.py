@@ -27,7 +27,7 @@ class AnswerReader(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Tells whether the answer has ended, properly or not."""
+        """True also for an answer that has failed."""
         ...
 
     def read(self, payloads: Iterable[bytes]) -> list[Event]:

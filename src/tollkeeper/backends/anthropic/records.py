@@ -112,8 +112,7 @@ decode_message = partial(decode_whole, _message_decoder)
 
 
 def decode_event(payload: bytes) -> StreamEvent | None:
-    """Decodes an event. Returns None for an event of an unknown type, for example a ping. Raises
-    MalformedAnswer."""
+    """Returns None for an event of an unknown type, for example a ping."""
     try:
         event = decode(_event_decoder, payload)
     except MalformedAnswer:
@@ -127,8 +126,7 @@ def decode_event(payload: bytes) -> StreamEvent | None:
 
 
 def decode_block(raw: msgspec.Raw) -> Block | None:
-    """Decodes a block. Returns None for a block of a type that the gateway does not read, for example
-    web search results. Raises MalformedAnswer."""
+    """Returns None for a block that the gateway does not read, for example web search results."""
     record = value_or_none(raw)
     if record is None:
         raise MalformedAnswer("a block is missing")
@@ -151,7 +149,6 @@ def is_search_result(raw: msgspec.Raw) -> bool:
 
 
 def decode_search_block(raw: msgspec.Raw) -> FreeObject | None:
-    """Decodes a block of a web search: the call or its results. Returns None for any other block."""
     block = decode_any(raw)
     if not isinstance(block, dict):
         return None

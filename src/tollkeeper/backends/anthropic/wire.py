@@ -1,4 +1,4 @@
-"""Implements `Wire`, the interface of a backend protocol, for Anthropic's Messages protocol."""
+"""Implements `Wire` for Anthropic's Messages protocol."""
 
 import base64
 from collections.abc import Mapping

@@ -119,8 +119,6 @@ class Chunk(msgspec.Struct, gc=False):
 
 
 class Completion(msgspec.Struct, gc=False):
-    """Represents an answer that is not streamed."""
-
     choices: list[_CompleteChoice] | None = None
     usage: msgspec.Raw = ABSENT
     error: msgspec.Raw = ABSENT
@@ -140,7 +138,6 @@ def decode_chunk(payload: bytes) -> Chunk:
 def usage_report(
     usage: msgspec.Raw, service_tier: str | None, rules: BillingRules
 ) -> UsageReport | None:
-    """Converts the usage in a chunk or an answer to a report; returns None if there is no usage."""
     if not usage or usage == NULL:
         return None
     return read_chat_usage(

@@ -17,8 +17,6 @@ _DEFAULTS: Mapping[str, object] = {"parallel_tool_calls": True, "tool_choice": "
 
 @dataclass(frozen=True, slots=True)
 class ChatDialect:
-    """Changes the fields of chat requests for one kind of server."""
-
     # The field that contains the output limit. None means the field that the client used.
     output_limit_field: str | None = None
     # Whether a request for a stream asks for usage with `stream_options`.

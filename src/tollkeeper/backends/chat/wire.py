@@ -1,4 +1,4 @@
-"""Implements `Wire`, the interface of a backend protocol, for the chat protocol."""
+"""Implements `Wire` for the chat protocol."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -39,8 +39,6 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ChatWire:
-    """Implements `Wire`."""
-
     headers: Mapping[str, str] = {}
     framing = Framing.SERVER_SENT_EVENTS
 

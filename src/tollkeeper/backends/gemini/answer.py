@@ -83,7 +83,6 @@ class GroundedText:
 
 
 def _characters(encoded: bytes, count: int) -> int:
-    """Returns the number of characters in the first `count` bytes of a UTF-8 text."""
     return len(encoded[: max(0, count)].decode(errors="ignore"))
 
 
@@ -144,7 +143,7 @@ class GeminiAnswer(EventReader):
             self._fail_by_model(self._reason)
 
     def _read_candidate(self, candidate: Candidate) -> str | None:
-        """Reads a candidate. Returns its finish reason; None if the candidate has not finished."""
+        """Returns the finish reason; None if the candidate has not finished."""
         if candidate.index:
             raise MalformedAnswer("it has a choice that was not asked for")
         parts = () if candidate.content is None else candidate.content.parts or ()
@@ -227,7 +226,6 @@ class GeminiAnswer(EventReader):
         self._report(report, is_final=is_final or report.usage is not None)
 
     def _end(self) -> None:
-        """Ends the answer. Raises MalformedAnswer if no finish reason was reported."""
         if self.ended:
             return
         if self._reason is None:

@@ -128,7 +128,6 @@ class Input(Conversation):
         return {"functionResponse": {**self._answered_call(result, turn), **response}}
 
     def _answered_call(self, result: ToolResult, turn: Turn) -> FreeObject:
-        """Returns the id and the function name of the tool call to which the result belongs."""
         if turn.role is Role.FUNCTION:
             if not result.name:
                 raise InvalidRequest(

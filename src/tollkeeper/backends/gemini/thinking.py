@@ -69,7 +69,6 @@ class Seal(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     text_length: int = 0
 
     def sealed(self) -> str:
-        """Encodes the signature as one text, which a client can store and send back."""
         return _SEAL_PREFIX + _encode(self).decode()
 
 

@@ -1,4 +1,4 @@
-"""Implements `Wire`, the interface of a backend protocol, for the Gemini protocol."""
+"""Implements `Wire` for the Gemini protocol."""
 
 from collections.abc import Mapping
 from enum import StrEnum

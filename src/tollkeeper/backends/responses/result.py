@@ -35,8 +35,6 @@ _SEARCH = b"web_search_call"
 
 
 class TextKind(StrEnum):
-    """Lists the kinds of text in an output item."""
-
     TEXT = "text"
     REFUSAL = "refusal"
     REASONING = "reasoning"
@@ -188,7 +186,6 @@ def decode_part(raw: msgspec.Raw) -> Part:
 
 
 def decode_response(raw: msgspec.Raw) -> Response:
-    """Decodes the result in an event. Returns an empty result if the event contains none."""
     record = value_or_none(raw)
     return Response() if record is None else decode(_response_decoder, record)
 
@@ -212,8 +209,7 @@ def decode_annotation(raw: msgspec.Raw, text_start: int) -> Annotation | None:
 
 
 def chat_logprobs(raw: msgspec.Raw) -> msgspec.Raw | None:
-    """Converts the list of log probabilities of a text to the form of the chat protocol. Returns None
-    if the list is empty or missing."""
+    """Returns None if the list is empty or missing."""
     encoded = bytes(raw)
     if not encoded.startswith(b"[") or not encoded[1:-1].strip():
         return None

@@ -77,6 +77,6 @@ def _web_searches(reported: FreeObject) -> int | None:
 
 
 def _invocations(used: object) -> int:
-    """Returns the number of uses of a tool. `used` is the number, or an object that contains it."""
+    """`used` is the number of uses, or an object that contains it."""
     count = used.get("invocation") if isinstance(used, dict) else used
     return read_count(count) or 0

@@ -1,4 +1,4 @@
-"""Implements `Wire`, the interface of a backend protocol, for the Responses protocol."""
+"""Implements `Wire` for the Responses protocol."""
 
 from collections.abc import Mapping
 from typing import Any
