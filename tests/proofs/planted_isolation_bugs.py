@@ -406,6 +406,12 @@ ISOLATION_BUGS = {
         "is_own = bool(await owner(identity))",
         ("console/test_permissions.py",),
     ),
+    "a link from elsewhere shows a notice of its own": Bug(
+        "rendering:_notice_text",
+        "return text if is_ours else None",
+        "return text or None",
+        ("console/test_confirmations.py",),
+    ),
     "the console decodes forms in any encoding": Bug(
         "read_form",
         'options.get(b"charset", b"utf-8").lower() not in _UTF8',
