@@ -1,2 +1,1 @@
-"""Contains the use cases of inference: running a call, checking its options and policies, and
-recording its activity."""
+"""Use cases of inference: running a call, checking its options and policies, recording it."""

@@ -1,6 +1,5 @@
-"""Writes one activity record for each inference request. Records are queued and written in batches,
-so that no call waits for the database. If requests with one key are rejected repeatedly for the
-same reason, the repetitions are counted and share a record."""
+"""Queues activity records and writes them in batches, so no call waits for the database. Repeated
+rejections of a key for the same reason share a record."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,20 +33,16 @@ from tollkeeper.storage.watched_connection import allow_long_statements
 QUEUED_MAX = 50_000
 LIST_LIMIT_MAX = 1000
 _BATCH_MAX = 500
-# A record contains the policy verdicts (results) of its call, possibly a thousand. So the number of
-# verdicts in the queue and in a batch is limited separately.
+# A record has its call's verdicts, possibly a thousand, so those have their own limits.
 _QUEUED_VERDICTS_MAX = 200_000
 _BATCH_VERDICTS_MAX = 5_000
-# Records are collected for this long and then written together, because fewer writes leave more of
-# the database's capacity to the ledger.
+# Fewer writes leave more of the database's capacity to the ledger.
 _COLLECT_S = 0.25
 _RETRY_PAUSE_S = 0.1
 _RETRY_PAUSE_S_MAX = 2.0
-# The time that a stopping process waits for its records to be written. It is longer than the
-# longest retry pause, so that there is a retry if the database was unavailable for a short time.
+# Longer than the longest retry pause, so a stopping process retries once after a short outage.
 _DRAIN_TIMEOUT_S = 5.0
-# The number of days for which partitions are created in advance, so that operators have time to
-# notice a failure.
+# Partitions created in advance, so operators have time to notice a failure.
 _DAYS_AHEAD = 3
 
 _REPEATED_REFUSALS = (
@@ -56,7 +51,7 @@ _REPEATED_REFUSALS = (
 )
 
 _status = attrgetter("status")
-# An integer, which hashes faster than a UUID.
+# Hashes faster than a UUID.
 _organization = attrgetter("organization_id.int")
 _log = structlog.get_logger("tollkeeper.activity")
 
@@ -93,13 +88,11 @@ class Activity:
 
     @property
     def dropped(self) -> int:
-        """Returns the number of records that this process has dropped, because the database was
-        unavailable for too long or refused the records."""
+        """By this process: the database was unavailable for too long or refused the records."""
         return self._dropped
 
     def record(self, *records: ActivityRecord) -> None:
-        """Queues the records for writing and returns at once. A repeated rejection is only counted;
-        `write_refusals` queues one record for all repetitions."""
+        """Returns at once. A repeated rejection is only counted until `write_refusals`."""
         repeats = self._refusals.repeats
         if max(map(_status, records), default=0) >= 400:
             records = tuple(
@@ -110,11 +103,10 @@ class Activity:
             self.write_refusals()
 
     def write_refusals(self) -> None:
-        """Queues one record for each kind of repeated rejection, and resets the counts."""
         self._batches.add(*self._refusals.take())
 
     async def drain(self) -> None:
-        """Waits until all records are written, at most `_DRAIN_TIMEOUT_S` seconds."""
+        """Takes at most `_DRAIN_TIMEOUT_S`."""
         before = self._dropped
         write_tallies()  # The recorder passes its buffered records on.
         self.write_refusals()
@@ -122,8 +114,7 @@ class Activity:
             _log.error("activity records are lost", count=self._dropped - before)
 
     async def activity_show(self, request_id: UUID) -> ActivityEntry:
-        """Returns the activity record of a request. If the record is not written yet, returns the
-        data that the ledger has about the call. Raises NotFound if there are no data."""
+        """Until the record is written, returns what the ledger knows about the call."""
         async with self._database.autocommit() as connection:
             entry = await activity.find(connection, request_id)
             dropped = await find_dropped(connection, request_id)
@@ -132,8 +123,7 @@ class Activity:
         if entry is None:
             raise NotFound(f"There is no request {request_id}. {_REPEATED_REFUSALS}")
         if dropped is not None and entry.settlement == "unsettled":
-            # The ledger rows of this call were dropped with their month. Only resolved calls are
-            # dropped, so the entry must not say that the call is unsettled.
+            # Its ledger rows were dropped with their month, and only those of resolved calls are.
             return replace(entry, settlement="dropped", unsettled_reason=dropped_message(dropped))
         return entry
 
@@ -145,7 +135,6 @@ class Activity:
         status: int | None = None,
         limit: int = 20,
     ) -> list[ActivityEntry]:
-        """Returns activity records, newest first."""
         if not 1 <= limit <= LIST_LIMIT_MAX:
             raise InvalidRequest(f"A list has 1 to {LIST_LIMIT_MAX} entries.", param="limit")
         async with self._database.autocommit() as connection:
@@ -158,21 +147,21 @@ class Activity:
             )
 
     async def keep_partitions(self) -> None:
-        """Creates the partitions of the coming days, drops expired partitions and roll-ups, and
-        sums old latencies by day. Data counts as old only if both this process's clock and the
-        database's clock show that it is old. Does nothing while another process runs the same work."""
+        """Also drops expired partitions and roll-ups, and sums old latencies by day. Data is only
+        old if this process's clock and the database's agree. Does nothing while another process is
+        at it."""
         async with self._database.transaction() as connection:
             now = min(self._clock(), int((await read_time(connection)).timestamp()))
             if await activity_partitions.try_partitions_lock(connection):
                 await _create_days(connection, _day_of(self._clock()))
         oldest = _day_of(now) - timedelta(days=self._retention_days)
-        # This is a separate transaction: a long query on an old partition can delay dropping the
-        # partition, but must not delay the creation of new partitions.
+        # On its own: a long query on an old partition can delay the drop, but mustn't delay new
+        # partitions.
         async with self._database.transaction() as connection:
             if await activity_partitions.try_partitions_lock(connection):
                 await _drop_days(connection, oldest)
-        # Another transaction, because a day of roll-ups can have millions of rows, and no record can
-        # be written until the transaction that drops a partition ends.
+        # On its own: a day of roll-ups can have millions of rows, and no record can be written
+        # until a transaction that drops a partition ends.
         async with self._database.transaction() as connection:
             if await activity_partitions.try_partitions_lock(connection):
                 await allow_long_statements(connection, minutes=5)

@@ -1,4 +1,4 @@
-"""Exports the activity records of a time range as CSV or JSON lines."""
+"""Exports activity records as CSV or JSON lines."""
 
 from collections.abc import AsyncIterator, Sequence
 from enum import StrEnum
@@ -52,15 +52,13 @@ async def export_pages(
     time: TimeRange,
     form: ExportFormat,
 ) -> AsyncIterator[tuple[str, int]]:
-    """Yields, for each page of records, its text in the export format and the number of its
-    records. The newest records come first."""
+    """Each page's text and number of records, newest first."""
     before: Position | None = None
     while True:
         page = await traffic.activity_page(
             traffic_filter, rare, time, before=before, limit=PAGE_MAX
         )
-        # The heading is created after the first page is read, so that an invalid time range raises
-        # an error before any output.
+        # After reading, so an invalid time range raises before any output.
         heading = csv_lines([_CSV_COLUMNS]) if before is None and form is ExportFormat.CSV else ""
         records = [activity_view(entry) for entry in page.entries]
         yield heading + _text(records, form), len(records)
@@ -113,7 +111,6 @@ def activity_view(entry: ActivityEntry) -> dict[str, Any]:
 
 
 def _usage_view(usage: Usage) -> dict[str, int | str]:
-    """Includes audio tokens and the provider's service tier only if the usage contains them."""
     view: dict[str, int | str] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,

@@ -1,6 +1,5 @@
-"""Connects inference calls with the ledger: measures the prompt of a call, holds (reserves) the
-maximum cost before the call is sent, and resolves this hold exactly once when the call has
-ended."""
+"""Connects calls with the ledger: holds the maximum cost before a call is sent, and resolves the
+hold exactly once when it has ended."""
 
 import asyncio
 from uuid import UUID
@@ -22,14 +21,13 @@ from tollkeeper.services.ledger.refusals import StandingRefusals, refusal_error
 _RESOLVED_BY_CALL = "call"
 # Reading this from the enum takes six times as long.
 _SETTLED = ResolutionKind.SETTLED
-# The lengths in characters above which measuring a text takes more than a few milliseconds. A text
-# with non-ASCII characters takes longer.
+# In characters: measuring longer texts takes more than a few milliseconds.
 _LONG_ASCII_TEXT = 128 << 10
 _LONG_NON_ASCII_TEXT = 8 << 10
 
 
 async def measure(call: Call) -> PromptSize:
-    """Returns the size of the prompt. Measures long text in a thread."""
+    """Measures long text in a thread."""
     prompt, bounds = call.prompt, call.model.token_bounds
     if not call.is_large:
         text = prompt_text(prompt)
@@ -43,14 +41,13 @@ class Admission:
         self._ledger = ledger
         self._excesses = ledger.excesses
         self._clock = clock
-        # The API asks this object before it reads the body of a request.
+        # The API asks it before reading a body.
         self.standing_refusals = StandingRefusals()
 
     async def hold(self, tab: Tab, counted: int | None) -> None:
-        """Holds the maximum cost of the call at the current prices. `counted` is a tokenizer's count
-        of the prompt, if available. Passes the size of the prompt to the meter, which counts the
-        actual usage. The hold is committed when this method returns. If the ledger refuses the
-        hold, raises an error with the reason, and remembers a refusal because of the rate."""
+        """Holds the maximum cost at current prices; it's committed on return. `counted` is a
+        tokenizer's count, if any. Also tells the meter the prompt's size. Remembers a refusal
+        because of the rate."""
         call = tab.call
         plan = tab.plan
         size = await measure(call)
@@ -103,14 +100,13 @@ class Admission:
         tab.hold_picousd = hold.hold_picousd
 
     def settle(self, tab: Tab, usage: Usage) -> tuple[int, asyncio.Future[bool]]:
-        """Charges the usage at the prices of the backend that served the call, and releases the
-        unspent part of the hold. Returns the cost, and a future that is done when the settlement is
-        durable. The ledger receives the settlement before this method returns, so the settlement is
-        written even if the task of the call is cancelled."""
+        """Charges the usage at the prices of the serving backend. Returns the cost and a future for
+        when it's durable. The ledger has the settlement before this returns, so it's written even
+        if the call's task is cancelled."""
         hold = tab.hold
         assert hold is not None
         pricing = tab.prices.get(tab.backend or "", hold.pricing)
-        # The prompt may have been sent less often than the hold assumed.
+        # The prompt may have been sent less often than held for.
         cost = cost_of(pricing, usage, hold.bounds.images and _images_sent(tab, hold.bounds))
         total = sum(cost.values())
         excess = self._excess_of(tab, hold, total) if total > hold.hold_picousd else None
@@ -126,17 +122,15 @@ class Admission:
         return total, self._ledger.resolve(resolution, hold)
 
     def _excess_of(self, tab: Tab, hold: Hold, cost: int) -> Excess | None:
-        """Returns the excess of a call that cost more than its hold; None if it is already known. What
-        was declared is no excess: otherwise a tenant whose calls search often would take room from
-        tenants whose calls to the model search nothing."""
+        """None if it's known already. What was declared is no excess: otherwise a tenant that
+        searches a lot would take room from tenants of the same model who don't search."""
         if cost <= hold.hold_picousd + tab.declared_overage_picousd:
             return None
         case = Excess(hold.model, tab.backend_name, hold.hold_picousd, cost, self._clock())
         return case if self._excesses.is_news(case) else None
 
     def release(self, tab: Tab) -> asyncio.Future[bool]:
-        """Releases the hold of a call for which the backend charges nothing. Returns a future that
-        is done when the release is durable."""
+        """For a call that the backend doesn't charge. The future is done when it's durable."""
         hold = tab.hold
         assert hold is not None
         resolution = Resolution(
@@ -145,15 +139,14 @@ class Admission:
         return self._ledger.resolve(resolution, hold)
 
     def leave_unsettled(self, tab: Tab, reason: str) -> asyncio.Future[bool]:
-        """Keeps the hold of a call with unknown cost, until an operator or a rule resolves the
-        hold."""
+        """Keeps the hold until an operator or a rule resolves it."""
         assert tab.hold is not None
         return self._ledger.mark_unsettled(tab.hold, reason)
 
 
 def _special_bounds(tab: Tab, size: PromptSize, counted: int | None) -> Bounds:
-    """Returns the maximum usage of a call that may use more than the tokens of its text and of the
-    output limit. Also sets the size of the prompt in the meter."""
+    """For a call that may use more than its text and the output limit. Also sets the meter's prompt
+    size."""
     call, plan, meter, model = tab.call, tab.plan, tab.meter, tab.plan.model
     size, prompts = size.sent_to(model), plan.backend.prompts_sent(call)
     counts_media = counted is not None and plan.backend.counts_media
@@ -162,7 +155,7 @@ def _special_bounds(tab: Tab, size: PromptSize, counted: int | None) -> Bounds:
     meter.input_audio_tokens = prompts * size.audio_bound(model, likely_tokens)
     meter.prompt_is_counted = size.is_text_only or (counts_media and not size.web_searches)
     meter.prompt_is_guessed = size.has_likely_tokens
-    # A tokenizer may count only text, so `bound` and `hold_bound` add the tokens of media.
+    # A tokenizer may count only text, so these add the tokens of media.
     prompt_tokens, output_tokens = size.bound(model, counted), call.output_tokens_held
     return Bounds(
         prompts * size.hold_bound(model, counted),

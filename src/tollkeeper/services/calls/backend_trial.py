@@ -1,9 +1,5 @@
-"""Tests a backend with real requests: an answer without streaming, a stream, an answer with a tool
-call, and a token count.
-
-Operators start this test. Its calls belong to no tenant, so they have no reservation and are not in
-the ledger. The provider charges for them, so each result contains its cost at the model's prices.
-"""
+"""Tests a backend with real requests, for operators. The calls belong to no tenant, so they aren't
+in the ledger, but the provider charges for them: each result has its cost."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +17,7 @@ from tollkeeper.domain.prompt import FunctionTool, Prompt, Role, Text, Turn
 from tollkeeper.domain.prompt_size import measure_prompt
 from tollkeeper.services.clock import Clock, unix_now
 
-# This limit is enough for a word or a tool call, and for the reasoning that some models always write.
+# Enough for a word or a tool call, and the reasoning that some models always write.
 _OUTPUT_TOKENS_MAX = 512
 _PROMPT_TEXT = "Reply with the single word: hello"
 _TOOL_PROMPT_TEXT = "What is the weather in Paris? Use the tool."
@@ -38,8 +34,7 @@ _TOOL = FunctionTool(
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """Contains the result of one check. `worked` is None if the check was skipped, because the
-    model or the backend does not offer the feature."""
+    """`worked` is None if the model or backend doesn't offer the feature."""
 
     check: str
     worked: bool | None

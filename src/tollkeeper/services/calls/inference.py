@@ -1,10 +1,8 @@
-"""Runs one inference call from its arrival to its end: computes its maximum usage, holds (reserves)
-its maximum cost, lets the policies judge the request, sends the call to the backend, delivers the
-answer, and settles (charges) the cost. The state of the call is stored in its tab (`Tab`).
+"""Runs a call from its arrival to its end.
 
-A call runs in the task of its request, and the server never cancels this task. If the client
-disconnects or the process stops, the tab ends the current wait of the call. So every call reaches
-the code that resolves its hold and records the call.
+It runs in the task of its request, which the server never cancels. If the client disconnects or the
+process stops, the tab ends the call's current wait. So every call reaches the code that resolves
+its hold and records it.
 """
 
 import asyncio
@@ -39,18 +37,15 @@ from tollkeeper.services.overload import OverloadGate
 from tollkeeper.services.policies.checks import Evidence, JudgedContent, PolicyChecks
 from tollkeeper.services.policies.policies import Policies
 
-# The backend client enforces the deadline itself, because it knows whether the provider may have
-# charged by then. This module ends the call this much later, if the backend client has not ended it
-# or if the API client reads too slowly.
+# The backend client enforces the deadline, because it knows whether the provider may have charged
+# by then. This is for when it doesn't, or the API client reads too slowly.
 _DEADLINE_SLACK_S = 0.5
-# HTTP statuses of errors that the client causes. A call that fails with one of these statuses before
-# money is held counts as a refused call of its project. An invalid key (401) is not included: calls
-# with an invalid key must not use up the limit of the project's valid keys.
+# The client's fault: failing with these before money is held counts as a refused call of the
+# project. Not 401: invalid keys mustn't use up the limit of the valid ones.
 _CLIENT_ERRORS = frozenset({400, 402, 403, 404, 409, 413, 422, 429, 501})
-# The states that every call has. Reading them from the enum takes six times as long.
+# Reading these from the enum takes six times as long.
 _UNSETTLED, _SETTLED = SettlementState.UNSETTLED, SettlementState.SETTLED
-# After these errors, the gateway stops reading an answer that its backend goes on writing: a policy denied
-# the answer or could not judge it, or the backend was silent for too long.
+# After these, the gateway stops reading while the backend goes on writing.
 _STOPS_READING = (PolicyDenied, Unavailable, DeadlineExceeded)
 _WITHHELD = "The backend refused the request. Its message is not shown, because a policy judges the answers."
 _IMPOSSIBLE_USAGE = "the backend's report of usage cannot be true"
@@ -59,16 +54,14 @@ _UNREAD_REST = "the backend bills the whole answer, of which the gateway has rea
 _GATEWAY_FAILED = "the gateway failed during the call"
 
 
-# The HTTP status and the error code that the client gets, and the error's place and reason for the
-# record. Only errors of the gateway's own types have the last two.
+# HTTP status, error code, place and reason. Only the gateway's own errors have the last two.
 ErrorValues: TypeAlias = tuple[int, str, str | None, str | None]
 
 
 class CallSource(Protocol):
-    """Gives a call access to its HTTP request."""
+    """The HTTP request of a call."""
 
-    # Whether the request has started a call. The request log leaves the log line of such a request to
-    # the recorder of calls.
+    # The recorder logs the request if it has become a call, otherwise the request log does.
     is_call: bool
 
     @property
@@ -76,12 +69,10 @@ class CallSource(Protocol):
 
     @property
     def on_disconnect(self) -> Callable[[Callable[[], None]], None]:
-        """Returns a function that registers a callback for the client's disconnect."""
+        """Registers a callback."""
         ...
 
-    def error_values(self, error: BaseException) -> ErrorValues:
-        """Returns what is recorded about this error."""
-        ...
+    def error_values(self, error: BaseException) -> ErrorValues: ...
 
 
 class SettlementLate(Unavailable):
@@ -109,13 +100,12 @@ class Inference:
         self._recorder = recorder
         self.overload = overload
         self._running = RunningCalls(limits, overload)
-        # Tells whether this process runs calls of other owners (organizations) than a given one.
+        # Whether there are running calls of organizations other than this one.
         self.serves_others = self._running.serves_others
 
     async def infer(self, call: Call, plan: Plan, sink: AnswerSink, source: CallSource) -> Tab:
-        """Runs the call to its end. Raises domain errors, even after the sink (the receiver of the
-        answer) has got events. The request handler must not cancel this coroutine. The handler
-        reports a disconnect through `source.on_disconnect`, and the call then ends early."""
+        """Raises domain errors, even after the sink got events. Don't cancel this: report a
+        disconnect through `source.on_disconnect`, and the call ends early."""
         tab = self._running.begin(call, plan, sink, source.operation)
         try:
             source.is_call = True
@@ -123,8 +113,8 @@ class Inference:
                 self._recorder.started(tab)
             source.on_disconnect(partial(self._running.abandon, tab))
             if call.policy_ids:
-                # Raises NotFound if the call names a policy that is not published. `_judge_request`
-                # checks this again; the early check avoids a hold for a call that must fail.
+                # Raises NotFound for an unpublished policy. `_judge_request` checks again; this
+                # avoids a hold for a call that must fail.
                 await self._policies.applying(call)
             counted = await self._counted_tokens(tab) if plan.asks_tokenizer else None
             await self._admission.hold(tab, counted)
@@ -144,14 +134,13 @@ class Inference:
                 self.standing_refusals.count_refused(call.project_id)
             raise
         finally:
-            # First, so that not even an error of the recorder leaves the call among the running calls.
+            # First, so not even an error of the recorder leaves the call here.
             self._running.end(tab)
             self._recorder.ended(tab)
         return tab
 
     async def drain(self, grace_s: float) -> None:
-        """Waits up to `grace_s` for the running calls to end, then stops and settles the remaining
-        calls."""
+        """After `grace_s`, stops and settles the calls that are left."""
         await self._running.drain(grace_s)
 
     @property
@@ -159,11 +148,10 @@ class Inference:
         return len(self._running)
 
     async def _counted_tokens(self, tab: Tab) -> int | None:
-        """Returns the count of the backend's tokenizer, or None if there is no count."""
         if not await self._token_counting.should_count(tab.call):
             return None
         tab.tokenizer_asked = True
-        # The process does not work on the call while the backend counts.
+        # We don't work on the call while the backend counts.
         tab.owner_calls.waiting += 1
         try:
             return await self._token_counting.counted_tokens(tab.call, tokenizer_deadline())
@@ -171,9 +159,8 @@ class Inference:
             tab.owner_calls.waiting -= 1
 
     async def _judge_request(self, tab: Tab) -> ResponseGate | None:
-        """Lets the judge (the model that answers policy questions) check the request against the
-        policies that were in force at admission. Returns a gate for the answer if a policy applies
-        to the answer, or if the check of the request is still running; otherwise None."""
+        """Checks the request against the policies in force at admission. Returns a gate if the
+        answer must be judged too, or the request's check is still running."""
         call = tab.call
         evidence = tab.evidence = Evidence()
         policies = (tab.policies or NO_POLICIES).applying(call.project_id, call.policy_ids)
@@ -217,18 +204,15 @@ class Inference:
             self._checks,
             evidence,
             organization_id=call.organization_id,
-            # Segments let a stream start early. An answer that is not streamed is judged once, at
-            # its end.
+            # An answer that isn't streamed is judged once, at its end.
             segment_characters=self._limits.segment_characters if call.streamed else 0,
             context=context,
             request_check=request_check,
         )
 
     async def _deliver(self, tab: Tab, gate: ResponseGate | None = None) -> None:
-        """Sends the call to the backend, and delivers the answer until it is complete."""
         if tab.ends_by is not None:
-            # The client has disconnected or the gateway is stopping. The call has not been sent
-            # yet, and sending it would only cost money.
+            # The client is gone or the gateway is stopping, so sending it would only cost money.
             if gate is not None:
                 gate.close()
             raise _ended_before_dispatch()
@@ -248,12 +232,11 @@ class Inference:
             tab.owner_calls.waiting -= 1
 
     async def _close(self, tab: Tab, error: BaseException | None = None) -> None:
-        """Resolves the hold and waits until the ledger has written the result: settled (charged),
-        released (free) or unsettled (the cost is unknown). The ledger receives the result before
+        """Resolves the hold and waits until the ledger has written that. The ledger gets it before
         the first `await` and retries while the database is down, so neither a cancellation nor a
-        timeout can lose the result. Raises SettlementLate if the answer is complete but the result
-        was not written in time."""
-        # The state stays UNSETTLED until the ledger has written the settlement.
+        timeout can lose it. Raises SettlementLate if the answer is complete but this isn't written
+        in time."""
+        # Until the ledger has written the settlement.
         tab.state = _UNSETTLED
         charge = tab.charge = tab.meter.charge() if error is None else _charge_of_failed(tab, error)
         if charge is None:
@@ -282,25 +265,23 @@ class Inference:
     def _close_uncharged(
         self, tab: Tab, error: BaseException
     ) -> tuple[int | None, asyncio.Future[bool]]:
-        """Resolves the hold of a failed call that is not charged for usage. Returns the cost (None if
-        nothing is charged), and a future that is done when the ledger has written the result."""
+        """For a call that isn't charged for usage. The cost is None if nothing is charged."""
         admission = self._admission
         if not isinstance(error, TollkeeperError):
             return None, admission.leave_unsettled(tab, _GATEWAY_FAILED)
         if error.charged:
-            # The backend may have generated an answer of unknown size.
+            # There may be an answer of unknown size.
             return None, admission.leave_unsettled(tab, error.reason)
         tab.state = SettlementState.RELEASED
         return None, admission.release(tab)
 
 
 def _charge_of_failed(tab: Tab, error: BaseException) -> Usage | None:
-    """Returns the usage that a failed call is charged for: the delivered output or the reported usage.
-    Returns None if there is neither, or if the cost is unknown. Corrects `error.charged` if the meter
-    shows that the backend charges for the call, or that it does not."""
+    """What a failed call is charged for: the delivered output or the reported usage. None if
+    there's neither or the cost is unknown. Corrects `error.charged` if the meter knows better."""
     meter = tab.meter
     if not isinstance(error, TollkeeperError):
-        # The gateway itself failed, so it is unknown how much the backend has generated.
+        # Nobody knows how much the backend has generated.
         return None
     if error.tokens_are_free and not (tab.may_cost_fees or meter.reports_fees):
         error.charged = False
@@ -312,7 +293,7 @@ def _charge_of_failed(tab: Tab, error: BaseException) -> Usage | None:
 
 
 def _unknown_cost(tab: Tab, error: BaseException | None) -> str | None:
-    """Returns the reason why the cost of an estimated usage is unknown; None if it is known."""
+    """None if an estimated usage's cost is known."""
     meter = tab.meter
     if meter.reported_impossible_usage:
         return _IMPOSSIBLE_USAGE
@@ -323,7 +304,6 @@ def _unknown_cost(tab: Tab, error: BaseException | None) -> str | None:
 
 
 async def _deliver_judged(tab: Tab, gate: ResponseGate) -> None:
-    """Sends the call to the backend, and passes the answer to the gate."""
     tab.sink = gate
     try:
         await tab.plan.backend.answer(tab.call, tab, deadline=tab.deadline)
@@ -352,8 +332,8 @@ async def _transcript(tab: Tab) -> Transcript:
 
 
 class _WatchedRequest:
-    """Writes the transcript of a large request when a monitoring policy first needs it. The call does not
-    wait for this."""
+    """Writes a large request's transcript when a monitoring policy first needs it. The call doesn't
+    wait."""
 
     def __init__(self, call: Call, context_characters: int) -> None:
         self._call = call
@@ -365,7 +345,6 @@ class _WatchedRequest:
         return JudgedContent(self._call.organization_id, written.text, written.unread)
 
     async def context(self) -> str:
-        """Returns the end of the request, for the judgement of the answer."""
         if not self._context_characters:
             return ""
         return context_of((await self._transcript()).text, self._context_characters)
@@ -379,8 +358,8 @@ class _WatchedRequest:
         try:
             return await self._writing
         except Unavailable:
-            # A later attempt may succeed. The task must not stay referenced, because its error refers to
-            # this object, and the cycle would keep the prompt in memory.
+            # A later attempt may succeed. And the task's error refers to this object, so the cycle
+            # would keep the prompt in memory.
             self._writing = None
             raise
 
@@ -390,8 +369,8 @@ def _judging_timed_out(tab: Tab) -> TollkeeperError:
 
 
 def _policy_published_meanwhile() -> Unavailable:
-    """Returns the error for a prompt that was already sent to the backend's tokenizer when a policy
-    was published that must judge the prompt before it leaves the gateway."""
+    """The backend's tokenizer already has the prompt, but the new policy must judge it before it
+    leaves."""
     return Unavailable(
         "A policy was published while this call was being admitted. Send the request again.",
         retry_after_s=1,
@@ -403,8 +382,7 @@ def _ended_before_dispatch() -> Unavailable:
 
 
 def _ended_early(tab: Tab) -> BaseException:
-    """Returns the error for a call that a timeout or `Tab.end_by` ended. If the call was sent, the
-    backend may charge for it."""
+    """For a call that a timeout or `Tab.end_by` ended. Once it's sent, the backend may charge."""
     if tab.refusal is not None:
         if isinstance(tab.refusal, TollkeeperError):
             tab.refusal.charged = tab.sent

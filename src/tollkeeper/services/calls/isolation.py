@@ -1,5 +1,5 @@
-"""Replaces the session ids and cache keys of clients with hashes that only this gateway can
-compute. So backends never see the original values, and two projects never have the same value."""
+"""Replaces clients' session ids and cache keys with hashes that only this gateway can compute, so
+backends never see the originals and no two projects share a value."""
 
 from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.domain.affinity import CachePurpose, affinity_key, isolated_text
@@ -18,11 +18,9 @@ class Isolation:
     def caching_wish(
         self, caller: ProjectCaller, model: Model, key: str | None, salt: str | None = None
     ) -> CachingWish:
-        """Returns the cache hints for the backend. They contain hashes in place of the client's
-        `key` and `salt`, so that two projects with the same key do not share entries of the
-        backend's cache. If the backend can separate caches by a salt, it gets a salt with every
-        call. Without a salt, the number of cached tokens would reveal whether another project has
-        sent the same text."""
+        """Hashes of the client's `key` and `salt`, so projects with the same key share no cache
+        entries. If the backend can salt caches, every call is salted: otherwise the number of
+        cached tokens would reveal that another project has sent the same text."""
         client_asks_for_salt = salt is not None
         if salt is None and model.isolates_cache:
             salt = ""

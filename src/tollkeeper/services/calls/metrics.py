@@ -1,11 +1,7 @@
-"""Defines the metrics of calls. They count calls, errors, durations, tokens and cost by operation,
-model and backend. They also count anomalies: usage reports that cannot be true, calls that cost
-more than their hold (the credit reserved before the call), costs that differ from the cost that the
-backend reports, and dropped activity records.
+"""Metrics of calls. Labels are models and backends of the catalogue, so the operator controls how
+many time series there are; none names a tenant.
 
-The labels are models and backends of the catalogue, so the operator controls the number of time
-series. No label names a tenant. In metrics, amounts are floats in USD, because metrics need not be
-exact. Everywhere else amounts are integers.
+Amounts are floats in USD here, because metrics needn't be exact. Everywhere else they're integers.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -113,7 +109,7 @@ _DROPPED_ACTIVITY = Counter(
 
 
 _US_PER_S = 1_000_000
-# The kinds of charged tokens, each with its field in an activity record.
+# With their fields in an activity record.
 _KINDS_OF_TOKENS = {
     "prompt": "prompt_tokens",
     "completion": "completion_tokens",
@@ -121,10 +117,9 @@ _KINDS_OF_TOKENS = {
     "cache_write": "cache_write_tokens",
     "reasoning": "reasoning_tokens",
 }
-# The labels of all metrics of a call, and the fields of an activity record that contain them.
+# The labels of a call's metrics, with their fields in an activity record.
 _Labels: TypeAlias = tuple[str, str, str, int, str]
 _LABELS = ("operation", "model", "declared_backend", "status", "settlement")
-# The fields that are counted.
 _COUNTED = (
     *("duration_us", "first_piece_us", "upstream_us", "overhead_us", "cost_picousd"),
     *_KINDS_OF_TOKENS.values(),
@@ -132,8 +127,8 @@ _COUNTED = (
 
 
 def count_calls(calls: RecordColumns) -> None:
-    """Counts ended calls. Updates each metric once for each combination of labels, which is much
-    faster than once for each call. Loops over calls run in C."""
+    """Updates each metric once per combination of labels, in C, which is much faster than once per
+    call."""
     labels: list[_Labels] = list(zip(*map(calls.__getitem__, _LABELS), strict=True))
     positions = sorted(range(len(labels)), key=labels.__getitem__)
     for labels_of_group, group in groupby(positions, labels.__getitem__):
@@ -160,7 +155,6 @@ def _count_calls_with_labels(labels: _Labels, calls: RecordColumns) -> None:
 
 
 def _without_none(values: Sequence[Any]) -> Sequence[int]:
-    """Returns the values without None. Usually none of them is None."""
     return values if None not in values else [value for value in values if value is not None]
 
 
@@ -173,8 +167,8 @@ _DIRECTIONS = ("reported_more", "charged_more")
 
 
 def begin_counting(backends: Iterable[str]) -> None:
-    """Shows the counters of the backends as 0. If a counter began with its first event, Prometheus would
-    see no increase, and no alert rule would notice this event."""
+    """Shows the backends' counters as 0. If one began with its first event, Prometheus would see no
+    increase, and no alert rule would fire."""
     for backend in backends:
         for counter in _BY_BACKEND:
             counter.labels(backend)

@@ -1,4 +1,4 @@
-"""Checks that a model supports all media, tools and options of a prompt."""
+"""Checks that a model supports a prompt's media, tools and options."""
 
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
@@ -17,7 +17,7 @@ from tollkeeper.domain.prompt import (
 )
 from tollkeeper.domain.schema_size import SchemaSize, measure_schema
 
-# Reads the fields of a prompt that need a feature of the model. Most prompts have none of them.
+# What needs a feature of the model. Most prompts have none of this.
 _optional_features = attrgetter(
     *("tools", "output_format", "logprobs", "web_search", "reasoning", "options"),
     "output_modalities",
@@ -26,8 +26,7 @@ _NO_FEATURES = _optional_features(Prompt(turns=()))
 
 
 def output_limit(client_limit: int | None, model: Model, param: str) -> int:
-    """Returns the output limit of a call in tokens: the client's limit, or the default. Raises
-    InvalidRequest if the client's limit exceeds the model's limit."""
+    """In tokens."""
     if client_limit is None:
         return min(DEFAULT_OUTPUT_TOKENS, model.max_output_length)
     if client_limit > model.max_output_length:
@@ -38,9 +37,8 @@ def output_limit(client_limit: int | None, model: Model, param: str) -> int:
 
 
 def require_supported(model: Model, prompt: Prompt) -> None:
-    """Raises OptionUnsupported for the first request field or content that the model does not
-    support; `param` of the error is its position in the request. Raises InvalidRequest if the
-    request contains remote media or schemas that the backend does not accept."""
+    """The error's `param` is the position of the field or content that the model doesn't
+    support."""
     for media in prompt.media:
         _require_medium(model, media)
     if prompt.sampling != DEFAULT_SAMPLING:
@@ -76,8 +74,7 @@ def _require_priced_tools(model: Model, prompt: Prompt) -> None:
 
 
 def _features(prompt: Prompt) -> Iterator[tuple[Feature, str]]:
-    """Yields each feature that the prompt needs, with the position of the request field that needs
-    the feature."""
+    """With the position of the request field that needs the feature."""
     if prompt.tools:
         yield Feature.TOOLS, "functions" if prompt.has_legacy_functions_only else "tools"
     output_format = prompt.output_format
@@ -102,7 +99,7 @@ def _require_medium(model: Model, media: Media) -> None:
             f"The model {model.id} does not take {media.modality}.", param=media.place
         )
     if not model.allows_remote_media:
-        # The backend must not fetch the content, from a URL or by a file id.
+        # The backend mustn't fetch it.
         is_remote = media.url is not None and media.url[:5].lower() != "data:"
         if is_remote or (isinstance(media, File) and media.id is not None):
             raise InvalidRequest(
@@ -126,8 +123,7 @@ def _missing_feature(model: Model, feature: Feature, param: str) -> OptionUnsupp
 
 
 def _require_small_schemas(model: Model, prompt: Prompt) -> None:
-    """Raises InvalidRequest if all JSON schemas of the request together exceed the limits of the
-    backend."""
+    """All the request's schemas count together."""
     bounds = model.schema_bounds
     if bounds is None:
         return

@@ -1,5 +1,4 @@
-"""Prepares and caches plans. A plan is the data of a call that depends only on its API key and
-model."""
+"""A plan is what depends only on a call's API key and model."""
 
 import math
 from collections.abc import Mapping
@@ -14,28 +13,23 @@ from tollkeeper.domain.routes import PricesInForce
 from tollkeeper.services.calls.isolation import Isolation
 from tollkeeper.services.models import CurrentCatalog, Models
 
-# The maximum number of cached plans of one organization, and of organizations with cached plans.
 PLANS_OF_ORGANIZATION_MAX = 256
 ORGANIZATIONS_MAX = 1024
 
 
 @dataclass(slots=True, eq=False)
 class Plan:
-    """Contains the data that all calls with one API key to one model share: the caller, the
-    backend, the prices."""
-
     caller: ProjectCaller
     model: Model
     backend: Backend
-    # The key and the salt of the backend's prefix cache, for calls whose clients send neither.
+    # For calls whose clients send neither key nor salt.
     caching: CachingWish = field(default_factory=CachingWish)
     catalog: Catalog | None = None
     asks_tokenizer: bool = field(init=False)
-    # Whether the hold of a prompt with only text depends on more than its tokens and the output
-    # limit: on its bytes, on searches for which the request does not ask, on media in the answer,
-    # or on the longest output of the model.
+    # Even with text only, the hold depends on more than tokens and the output limit: on bytes,
+    # unrequested searches, media in the answer, or the model's longest output.
     has_special_bounds: bool = field(init=False)
-    # The prices, if they never change; otherwise None.
+    # None if they can change.
     fixed_prices: PricesInForce | None = field(init=False)
     _prices: PricesInForce = field(init=False)
 
@@ -52,25 +46,23 @@ class Plan:
         self.fixed_prices = self._prices if self._prices.until == math.inf else None
 
     def prices_at(self, now: int) -> PricesInForce:
-        """Returns the prices of calls that are admitted at `now` (Unix seconds)."""
+        """`now` is in Unix seconds."""
         prices = self._prices
         if not prices.since <= now < prices.until:
             prices = self._prices = PricesInForce(self.model, now)
         return prices
 
     def tool_fee(self, prompt: Prompt) -> int:
-        """Returns the price, in picousd, of the provider's tools in the prompt. A call pays this
-        price whether the model uses the tools or not, because providers do not report how often
-        their tools are used."""
+        """In picousd, for the provider's tools. Paid whether the model uses them or not, because
+        providers don't report how often they're used."""
         prices = self.model.tool_prices
         return sum(prices.get(name, 0) for name, _ in prompt.provider_tools)
 
 
 class Plans:
-    """Caches plans by organization. A cached plan is used only while its caller and its catalogue
-    are still the current objects: a change to the key, the model or the settings replaces one of
-    these objects. A plan contains no limits and no state of the key or project, because admission
-    reads them from the database, under a lock, for each call."""
+    """A cached plan is good while its caller and catalogue are the current objects: any change to
+    key, model or settings replaces one of them. It has no limits and no state of key or project,
+    because admission reads those under a lock for each call."""
 
     def __init__(
         self,
@@ -83,12 +75,11 @@ class Plans:
         self._current = current
         self._backends = backends
         self._isolation = isolation
-        # Organization -> (key, model id) -> plan. The organization and the key are integers, which
-        # hash faster than UUIDs. The organization that was added first comes first.
+        # Organization -> (key, model id) -> plan, organizations oldest first. Integers hash faster
+        # than UUIDs.
         self._plans: dict[int, dict[tuple[int, str], Plan]] = {}
 
     def cached(self, caller: ProjectCaller, model_id: str) -> Plan | None:
-        """Returns the cached plan for calls of this caller to this model; None if there is none."""
         try:
             plan = self._plans[caller.organization_id.int][caller.key_id.int, model_id]
         except KeyError:
@@ -98,9 +89,8 @@ class Plans:
         return None
 
     async def create(self, caller: ProjectCaller, model_id: str) -> Plan:
-        """Creates the plan for calls of this caller to this model, and caches it. Raises
-        ModelNotFound, PermissionDenied or Unavailable if the organization cannot call the model
-        now."""
+        """Raises ModelNotFound, PermissionDenied or Unavailable if the organization can't call the
+        model now."""
         catalog = self._current.catalog
         model = await self._models.model_for_call(caller, model_id)
         plan = Plan(
@@ -111,15 +101,12 @@ class Plans:
             catalog,
         )
         if not model.required_checks:
-            # A model may require checks (approvals) of the organization. An operator can withdraw a
-            # check at any time, so a plan for such a model is not cached.
+            # An operator can withdraw a check at any time, so such a plan isn't cached.
             self._cache(model_id, plan)
         return plan
 
     def _cache(self, model_id: str, plan: Plan) -> None:
-        """Caches a plan. If the organization has too many plans, drops all its plans first. If
-        there are too many organizations, drops the plans of the organization that was added
-        first."""
+        """At a limit, drops all the organization's plans, or those of the oldest organization."""
         caller = plan.caller
         organization, key_and_model = caller.organization_id.int, (caller.key_id.int, model_id)
         plans = self._plans.get(organization)

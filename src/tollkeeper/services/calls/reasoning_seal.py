@@ -1,6 +1,5 @@
-"""Seals (encrypts) the reasoning of an answer. The client stores the sealed reasoning and sends it
-back with the next message of the conversation. The gateway unseals it only for calls of the same
-project."""
+"""Seals the reasoning of an answer. The client keeps it and sends it back with its next message,
+and it's unsealed only for the same project."""
 
 import base64
 import binascii
@@ -13,26 +12,22 @@ from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.domain.catalog import Model
 from tollkeeper.services.vault import Vault
 
-# The option of models whose backend seals reasoning itself and accepts it back. A Responses client
-# also puts this value into `include` to ask for sealed reasoning.
+# The option of models whose backend seals reasoning itself. A Responses client also puts this into
+# `include` to ask for it.
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _PURPOSE = "reasoning"
 
-# Seals reasoning. The arguments are its text, and the parts that the backend has sealed.
+# Takes the text and the parts that the backend has sealed.
 Sealer: TypeAlias = Callable[[str, tuple[str, ...]], str]
 
 
 class KeptReasoning(msgspec.Struct, frozen=True, array_like=True):
-    """Contains the reasoning of an answer: its text, the id of its model, and parts that the
-    model's backend has sealed."""
-
     text: str
     model: str
     sealed_by_backend: tuple[str, ...] = ()
 
     def sealed_for(self, model: Model) -> tuple[str, ...]:
-        """Returns the parts that the backend has sealed, if they come from this model and the model
-        accepts them back; otherwise an empty tuple."""
+        """Empty unless they come from this model and it takes them back."""
         accepts = ENCRYPTED_REASONING in model.options and self.model == model.id
         return self.sealed_by_backend if accepts else ()
 
@@ -55,8 +50,7 @@ class ReasoningSeal:
         return seal
 
     def unseal(self, caller: ProjectCaller, sealed: str) -> KeptReasoning | None:
-        """Returns the reasoning, or None if another installation or another project sealed it, or
-        if the text was changed."""
+        """None if another installation or project sealed it, or the text was changed."""
         try:
             encrypted = base64.b64decode(sealed, altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):

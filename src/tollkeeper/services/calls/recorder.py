@@ -1,6 +1,5 @@
-"""Compares the usage and cost of each ended call with its hold (the credit reserved for it), with the
-model's context, and with the cost that the backend reports. Buffers the records of ended calls, and
-passes them in groups to the activity table, the metrics and the request log."""
+"""Compares ended calls with their holds, the model's context and the cost that the backend reports,
+and passes their records in groups to the activity table, the metrics and the request log."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -30,23 +29,19 @@ from tollkeeper.services.policies.checks import Evidence
 from tollkeeper.services.request_log import RequestLog
 from tollkeeper.services.tallies import collect_while_alive, schedule_write
 
-# The maximum number of buffered records. It is small enough to process the records without blocking
-# the event loop for long. Each periodic write of the metrics also passes the buffered records on.
+# Small enough not to block the event loop for long.
 _BUFFERED_MAX = 64
-# The maximum number of ended calls that wait for their last policy verdicts (results). If more calls
-# end, they are recorded without these verdicts.
+# Ended calls that wait for their last verdicts. Beyond this, they're recorded without them.
 _WAITING_MAX = 1024
-# The time for which a stopping process waits until calls with pending verdicts are recorded. It is
-# longer than the time for which the process waits for the verdicts themselves.
+# Longer than the stopping process waits for the verdicts themselves.
 _DRAIN_TIMEOUT_S = 5.0
 _IMPOSSIBLE_USAGE = "The backend reported usage that cannot be true; the calls stay unsettled."
 _EXCESSIVE_USAGE = "The backend reported more usage than the model's declared context holds."
 
 _log = structlog.get_logger("tollkeeper.calls")
 
-# The values of an activity record in the tab of a call, in the order of the record's fields. Instead of
-# the durations, these are times of clocks, from which `_columns` computes the durations. The last value is
-# the start of the call.
+# An activity record's values in the tab of a call, in the record's order, but with clock times
+# instead of durations, and the call's start at the end.
 _FIELDS = (
     *("call.request_id", "call.organization_id", "call.project_id", "call.key_id"),
     *("operation", "call.model.id", "call.streamed", "started_ns", "ended_at"),
@@ -66,8 +61,7 @@ _VERDICTS_AT = _FIELDS.index("verdicts")
 
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> RecordColumns:
-    """Returns the records of ended calls as columns. Each row contains the values that `_read_tab` has
-    read. Computes each duration for all calls at once, which runs in C."""
+    """Rows are from `_read_tab`. Computes each duration for all calls at once, in C."""
     *columns, started_at = zip(*rows, strict=True)
     record: dict[str, Sequence[Any]] = dict(
         zip(ActivityRecord.__struct_fields__, columns, strict=False)
@@ -100,13 +94,13 @@ def _microseconds(starts_ns: Iterable[int], ends_ns: Iterable[int]) -> list[int]
 
 
 def _known(times: Iterable[int], durations: Iterable[int]) -> list[int | None]:
-    """Returns the durations, but None where the time is 0, which means that it was not reached."""
+    """None where the time is 0, which means not reached."""
     return list(map(getitem, zip(repeat(None), durations, strict=False), map(bool, times)))
 
 
 class _CollectingSink:
-    """Passes an answer to the client's sink, and a copy to the tracing span of the call. Text that
-    a policy holds back does not reach this sink, so it is not traced."""
+    """Copies an answer to the call's span. Text that a policy holds back doesn't get here, so it's
+    not traced."""
 
     def __init__(self, sink: AnswerSink, answer: AnswerCollector) -> None:
         self._sink = sink
@@ -120,8 +114,7 @@ class _CollectingSink:
         self._sink.held_back()
 
     def text_writer(self) -> None:
-        """Returns None, so that text is not written directly to the client: the span needs all text
-        as events."""
+        """None: the span needs all text as events."""
 
 
 class CallRecorder:
@@ -132,21 +125,20 @@ class CallRecorder:
         on_misreport: Callable[[str, str], None],
         tracer: CallTracer | None = None,
     ) -> None:
-        """Calls `on_misreport` with the name of a backend and the reason if the backend has sent a
-        usage report that cannot be true or exceeds the model's context."""
+        """`on_misreport` gets the backend and why its usage report can't be right."""
         self._activity = activity
         self._on_misreport = on_misreport
         self.tracer = tracer
         self._log = log
-        # The values of ended calls, as `_read_tab` has read them.
+        # Rows of `_read_tab`.
         self._ended: list[tuple[Any, ...]] = []
-        # Requests that were refused before they became calls.
+        # Refused before they became calls.
         self._refused: list[ActivityRecord] = []
         self._waiting: set[asyncio.Task[None]] = set()
         collect_while_alive(self.flush)
 
     def started(self, tab: Tab) -> None:
-        """Starts the tracing span of the call. Is called only if calls are traced."""
+        """Only if calls are traced."""
         assert self.tracer is not None
         tab.span = self.tracer.started(tab.call)
         tab.call = replace(tab.call, outgoing_trace=tab.span.traceparent)
@@ -154,14 +146,13 @@ class CallRecorder:
             tab.sink = _CollectingSink(tab.sink, tab.span.answer)
 
     def ended(self, tab: Tab) -> None:
-        """Compares the usage and cost of the ended call with its hold, and records the call after its
-        pending verdicts have arrived. Neither blocks nor raises."""
+        """Records the call once its pending verdicts have arrived. Neither blocks nor raises."""
         if tab.hold is not None:
             self._check_usage_and_cost(tab, tab.hold)
         evidence = tab.evidence
         if evidence is not None:
             if evidence.pending and len(self._waiting) < _WAITING_MAX:
-                # Only these values are kept, so that the prompt and the answer are freed.
+                # Only the values are kept, so prompt and answer are freed.
                 later = self._record_later(_read_tab(tab), tab.span, evidence)
                 task = asyncio.create_task(later)
                 self._waiting.add(task)
@@ -171,12 +162,9 @@ class CallRecorder:
         self._record(_read_tab(tab), tab.span)
 
     def _check_usage_and_cost(self, tab: Tab, hold: Hold) -> None:
-        """Updates the metrics for wrong usage reports, for overage (cost beyond the hold), and for
-        reported costs that differ from the gateway's cost. Reports usage that cannot be true or
-        exceeds the model's context to `on_misreport`."""
         usage, bounds = tab.charge, hold.bounds
         if usage is None or usage.estimated:
-            # The call is not charged for the usage that the backend reported.
+            # The call isn't charged for what the backend reported.
             usage = tab.meter.usage
         if usage is None:
             if tab.meter.reported_impossible_usage:
@@ -191,12 +179,11 @@ class CallRecorder:
             if usage.completion_tokens > bounds.choices * bounds.output_tokens_each:
                 metrics.count_usage_above_bound(tab.backend_name, "output")
             if _exceeds_context(usage, bounds, tab.call.model.context_length):
-                # The usage is charged, although it contradicts the model's declared context length.
+                # Charged, although it contradicts the model's declared context length.
                 metrics.count_excessive_usage(tab.backend_name)
                 self._on_misreport(tab.backend_name, _EXCESSIVE_USAGE)
         cost, reported_cost = tab.cost_picousd, tab.meter.report.cost_picousd
         if cost is None:
-            # Only a settled call has a cost that can be compared.
             return
         if cost > hold.hold_picousd:
             _report_overage(tab, hold.hold_picousd, cost)
@@ -204,8 +191,7 @@ class CallRecorder:
             metrics.count_reported_cost(tab.backend_name, reported_cost, cost)
 
     async def drain(self) -> None:
-        """Waits until the calls with pending verdicts are recorded, at most `_DRAIN_TIMEOUT_S`
-        seconds."""
+        """Waits for calls with pending verdicts, at most `_DRAIN_TIMEOUT_S`."""
         if self._waiting:
             await asyncio.wait(self._waiting, timeout=_DRAIN_TIMEOUT_S)
 
@@ -227,8 +213,7 @@ class CallRecorder:
             span.ended(*_records(_columns([row])))
 
     def refused(self, record: ActivityRecord) -> None:
-        """Records a request that was refused before it became a call. It does not count in the metrics
-        of calls, whose labels are models and backends that were asked."""
+        """Not in the metrics of calls, whose labels are models and backends that were asked."""
         if not self._refused:
             schedule_write()
         self._refused.append(record)
@@ -236,8 +221,6 @@ class CallRecorder:
             self.flush()
 
     def flush(self) -> None:
-        """Passes the buffered records to the metrics and the request log, and queues them for the
-        activity table."""
         refused, self._refused = self._refused, []
         if refused:
             self._activity.record(*refused)
@@ -251,8 +234,7 @@ class CallRecorder:
 
 
 def _exceeds_context(usage: Usage, bounds: Bounds, context: int) -> bool:
-    # The prompt may have been sent several times, and the model may have read it again after each
-    # web search.
+    # The prompt may have been sent several times, and read again after each web search.
     prompt_max = max(context * bounds.prompts, bounds.prompt_tokens)
     return usage.prompt_tokens > prompt_max or usage.completion_tokens > context * bounds.choices
 

@@ -1,5 +1,4 @@
-"""Holds back an answer until the enforcing policies (policies that can reject a call) have judged
-it."""
+"""Holds back an answer until policies have judged it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,11 +23,9 @@ T = TypeVar("T")
 
 
 class ResponseGate:
-    """Passes the events of an answer from the backend to the client's sink. With enforcing
-    policies, an event is passed on only after its text has been judged: after each segment of
-    `segment_characters`, or once at the end of the answer if this number is 0. Monitoring policies,
-    which only record matches, judge the answer at its end, even if the answer is incomplete. They
-    delay nothing."""
+    """Holds back an answer until enforcing policies have judged it: after each segment of
+    `segment_characters`, or once at the end if that's 0. Monitoring policies judge at the end, even
+    if the answer is incomplete, and delay nothing."""
 
     def __init__(
         self,
@@ -42,10 +39,9 @@ class ResponseGate:
         context: str | Callable[[], Awaitable[str]] = "",
         request_check: asyncio.Task[None] | None = None,
     ) -> None:
-        """`context` is the end of the request, which the judge (the model that answers policy
-        questions) sees together with the answer; a function must be called for it when the answer is
-        judged. `request_check` is the task that checks the request, if it runs at the same time as
-        the backend. No event is passed on before this task ends."""
+        """`context` is the end of the request, which the judge sees with the answer; if it's a
+        function, it's called only when judging. `request_check` runs beside the backend, and no
+        event passes before it ends."""
         self._sink = sink
         self._policies = policies
         self._enforcing = [policy for policy in policies if policy.mode is Mode.ENFORCING]
@@ -56,8 +52,8 @@ class ResponseGate:
         self._context = context
         self._request_check = request_check
         self._text = AnswerText()
-        # Functions that read the first large image or log-probabilities and all that came later, and add
-        # them to the text. The list is empty if an enforcing policy judges the answer.
+        # They add the first large image or log-probabilities and all that came later to the text.
+        # Empty if an enforcing policy judges the answer.
         self._delayed_reads: list[Callable[[], None]] = []
         self._judged_length = 0
         self._held_events: list[Event] = []
@@ -87,18 +83,16 @@ class ResponseGate:
         self._sink.held_back()
 
     def text_writer(self) -> None:
-        """Returns None, because policies need the whole text as events."""
+        """None: policies need the whole text as events."""
 
     async def finish(self) -> None:
-        """Handles the end of a complete answer: all policies judge the whole answer, and the events
-        that are still held back are passed on."""
+        """The answer is complete."""
         await self._await_request_check()
         self._is_finished = True
         await self._judge_and_release(self._policies)
 
     def close(self) -> None:
-        """Handles the end of the call. If the answer is incomplete, monitoring policies still judge
-        the part that was received."""
+        """Monitoring policies still judge what arrived of an incomplete answer."""
         if not self._is_finished and (
             self._text.length or self._text.unread or self._delayed_reads
         ):
@@ -116,9 +110,8 @@ class ResponseGate:
     async def _read(
         self, value: Value, read: Callable[[Value], T], add: Callable[[T], None]
     ) -> None:
-        """Reads a value, and adds it to the text. Reads a large value in the thread for large requests.
-        If the call waits for no verdict, it does not wait for the thread either: from the first large
-        value on, all values are read when the answer is judged."""
+        """Large values are read in a thread. If no verdict holds up the call, neither does the
+        thread: from the first large value on, all are read when the answer is judged."""
         if not self._enforcing and (self._delayed_reads or is_large(value)):
             self._delayed_reads.append(lambda: add(read(value)))
         else:
@@ -148,8 +141,7 @@ class ResponseGate:
             self._sink.held_back()
 
     def _should_judge_now(self) -> bool:
-        """Tells whether a segment is complete. Without enforcing policies, no segment is judged; then
-        tells whether the request check has ended."""
+        """A segment is complete, or, without enforcing policies, the request's check has ended."""
         if not self._enforcing:
             assert self._request_check is not None
             return self._request_check.done()
@@ -158,8 +150,8 @@ class ResponseGate:
 
     async def _await_request_check(self) -> None:
         if self._request_check is not None:
-            # If the call is cancelled here, `shield` lets the check continue, because its verdicts
-            # are recorded even for a cancelled call.
+            # The check goes on if the call is cancelled here, because its verdicts are recorded
+            # anyway.
             await asyncio.shield(self._request_check)
             self._request_check = None
 
@@ -168,8 +160,7 @@ class ResponseGate:
         if policies and not self._enforcing:
             self._watch()
         elif policies:
-            # The judge always gets the answer from its beginning, so that a segment boundary cannot
-            # hide text from the judge.
+            # Always from the beginning, so a segment boundary can't hide text from the judge.
             content = await self._content()
             await self._checks.check(policies, Direction.RESPONSE, content, self._evidence)
             self._judged_length = self._text.length

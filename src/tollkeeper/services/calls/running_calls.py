@@ -1,5 +1,4 @@
-"""Tracks the calls in progress in this process: limits their number, handles disconnected clients,
-and ends all calls when the process stops."""
+"""Limits this process's running calls, handles disconnects, and ends all calls when it stops."""
 
 import asyncio
 import contextlib
@@ -19,39 +18,34 @@ from tollkeeper.services.overload import OverloadGate, OwnerCalls
 
 @dataclass(frozen=True, slots=True)
 class InferenceLimits:
-    # The maximum time from the arrival of a call to the end of its answer.
+    # From the arrival of a call to the end of its answer.
     deadline_s: float
-    # The time for which the gateway continues to read an answer after its client has disconnected,
-    # because the backend reports the usage at the end of the answer.
+    # How long we go on reading after a disconnect, because usage comes at the end of an answer.
     drain_s: float
-    # The maximum number of calls in progress in this process. One organization may have seven
-    # eighths of this number.
+    # Per process. One organization may have seven eighths.
     calls_max: int
-    # The number of characters of a streamed answer after which enforcing policies judge the answer
-    # again. 0 means that the answer is judged once, at its end.
+    # Enforcing policies judge a streamed answer again after this many. 0: once, at its end.
     segment_characters: int = 0
-    # Whether policies judge a request at the same time as the backend answers it. The answer to a
-    # denied request is then paid for and discarded.
+    # Judge while the backend answers. The answer to a denied request is then paid for and
+    # discarded.
     judges_in_parallel: bool = False
-    # The maximum number of answers that are read at the same time for disconnected clients. One
-    # organization may have seven eighths of this number.
+    # Answers read at once for disconnected clients. One organization may have seven eighths.
     drains_max: int = 64
-    # The same for answers that are read until the deadline, because their backend bills the whole
-    # answer. They take minutes, so one organization may have only a quarter of this number.
+    # For answers read until the deadline, because their backend bills them whole. They take
+    # minutes, so one organization may only have a quarter.
     long_drains_max: int = 64
 
 
 class _Drains:
-    """Limits the answers that are still read although their client has disconnected."""
+    """Limits the answers that are still read after their client has disconnected."""
 
     def __init__(self, places: int, places_of_owner: int) -> None:
         self._places = places
         self._places_of_owner = places_of_owner
-        # The owners of the calls that have a place.
+        # With the call's owner.
         self.taken: dict[Tab, Hashable] = {}
 
     def take_place(self, tab: Tab) -> bool:
-        """Reserves a place for the call until it ends. Returns False if there is none."""
         owner = tab.owner_calls.owner
         taken_by_owner = sum(other == owner for other in self.taken.values())
         if len(self.taken) >= self._places or taken_by_owner >= self._places_of_owner:
@@ -72,19 +66,16 @@ class RunningCalls:
         self._drains = _Drains(limits.drains_max, share(limits.drains_max))
         self._long_drains = _Drains(limits.long_drains_max, -(-limits.long_drains_max // 4))
         self._none_running = asyncio.Event()
-        # The alarms of ended calls. Each keeps its timer, so that a further call can use both.
+        # Each keeps its timer, so the next call can use both.
         self._free_alarms: list[Alarm] = []
 
     def __len__(self) -> int:
         return len(self._running)
 
     def serves_others(self, owner: Hashable) -> bool:
-        """Tells whether calls of other owners than this one are in progress."""
         return len(self._owners) > (owner in self._owners)
 
     def begin(self, call: Call, plan: Plan, sink: AnswerSink, operation: str) -> Tab:
-        """Registers the call and creates its tab (the state of the call). Raises Unavailable if too
-        many calls are in progress."""
         owner = call.organization_id.int
         limits = self._limits
         calls = self._owners.get(owner) or OwnerCalls(owner)
@@ -104,9 +95,8 @@ class RunningCalls:
         return tab
 
     def end(self, tab: Tab) -> None:
-        """Removes a call that has ended."""
         calls = tab.owner_calls
-        # `end_by` then no longer uses the alarm, so that another call can use it.
+        # So `end_by` leaves the alarm to the next call.
         tab.ended_at = perf_counter_ns()
         self._free_alarms.append(tab.alarm)
         self._running.remove(tab)
@@ -120,12 +110,9 @@ class RunningCalls:
             self._long_drains.end(tab)
 
     def abandon(self, tab: Tab) -> None:
-        """Handles the disconnect of a client. A call that waits for a connection to its backend
-        ends at once. A call that is not dispatched yet ends before its dispatch. Otherwise the
-        gateway continues to read the answer for up to `drain_s` seconds, because the call is
-        charged and its usage comes at the end of the answer. If the backend bills the whole answer
-        anyway, the gateway reads until the deadline of the call. If too many such answers are read
-        already, the call ends now."""
+        """A call that isn't sent yet ends. Otherwise we read on for up to `drain_s`, because the
+        call is charged and its usage comes at the end; or until its deadline, if the backend bills
+        the whole answer anyway. If too many answers are read like that, the call ends now."""
         if tab.abandoned or tab not in self._running:
             return
         tab.abandoned = True
@@ -140,8 +127,7 @@ class RunningCalls:
         tab.end_by(end_by)
 
     async def drain(self, grace_s: float) -> None:
-        """Waits up to `grace_s` for the running calls to end. Then stops the remaining calls and
-        waits until they are settled."""
+        """After `grace_s`, stops the calls that are left and waits until they're settled."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await self._all_ended()

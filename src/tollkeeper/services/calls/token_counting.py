@@ -1,9 +1,6 @@
-"""Counts the tokens of a prompt with the backend's tokenizer, or estimates them if the backend
-returns no count.
-
-If an enforcing policy has to judge the request, the backend is not asked to count, because the
-backend would get the prompt before the policy has allowed it.
-"""
+"""Counts a prompt's tokens with the backend's tokenizer, or else estimates them. If an enforcing
+policy must judge the request, the backend isn't asked, because it would see the prompt too
+early."""
 
 import asyncio
 from collections.abc import Mapping
@@ -49,8 +46,8 @@ class TokenCounting:
         self._policies = policies
 
     async def count(self, caller: ProjectCaller, call: Call) -> Counted:
-        """Counts the tokens of the prompt for a client. The request counts against the project's
-        rate limit. It has no hold (reserved credit), no charge and no activity record."""
+        """For a client. Takes from the project's rate limit, but has no hold, charge or activity
+        record."""
         async with self._database.transaction(caller.organization_id) as connection:
             decision = await take_from_rate(
                 connection, caller.organization_id, caller.project_id, self._limits
@@ -68,23 +65,18 @@ class TokenCounting:
         return Counted(counted, estimated=False)
 
     async def should_count(self, call: Call) -> bool:
-        """Tells whether the backend should count the tokens of this call. The result is False if
-        the backend has no tokenizer, if a policy has to judge the prompt first, or if the
-        organization cannot pay for the call anyway. Raises the same errors as admission about the
-        key, the project, the model and the rate limit."""
+        """False without a tokenizer, if a policy must judge first, or if the organization can't pay
+        anyway. Raises what admission would about key, project, model and rate limit."""
         return await self._may_send_to_tokenizer(call) and await self._admissibility.may_be_paid(
             call
         )
 
     async def counted_tokens(self, call: Call, deadline: float) -> int | None:
-        """Returns the count of the backend's tokenizer, or None if it returns no count by the
-        deadline."""
+        """None if there's no count by the deadline."""
         backend = backend_for(call.model, self._backends)
         return await backend.count_prompt_tokens(call, deadline=deadline)
 
     async def _may_send_to_tokenizer(self, call: Call) -> bool:
-        """Tells whether the backend has a tokenizer, and may get the prompt before any policy has
-        judged it."""
         if not backend_for(call.model, self._backends).counts_tokens:
             return False
         policies = await self._policies.applying(call)
@@ -92,6 +84,5 @@ class TokenCounting:
 
 
 def tokenizer_deadline() -> float:
-    """Returns the deadline of a token count that begins now, as a time of the event loop's
-    clock."""
+    """Of the event loop's clock."""
     return asyncio.get_running_loop().time() + TOKENIZER_TIMEOUT_S

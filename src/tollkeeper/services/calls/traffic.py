@@ -1,5 +1,4 @@
-"""Reports on calls in a time range. The numbers come from roll-ups: sums by step (five minutes)
-that are updated when activity records are written, so a report does not read all records."""
+"""Reports on calls in a time range, from roll-ups by step (five minutes)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,24 +24,18 @@ from tollkeeper.storage.database import Connection, Database
 
 PAGE_MAX = 200
 RANGE_S_MAX = 366 * 86_400
-# The maximum number of records that are read for one page, if a filter is not a column of the
-# roll-ups, or if the records are sorted.
+# Records read for one page, if it's sorted or a filter is no column of the roll-ups.
 _READ_MAX = 6_000
-# The maximum number of calls with a verdict of the policy that are read for one page, if there are
-# filters in addition to the policy, or if the calls are sorted.
+# Judged calls read for one page, if it's sorted or has filters besides the policy.
 _JUDGED_CALLS_MAX = 1_000
-# The maximum number of steps that are searched for one page, because each step needs an index
-# search.
+# Steps searched for one page; each needs an index search.
 _STEPS_MAX = 600
-# The number of hours that one query searches for expensive calls. After each query,
-# `_find_expensive_steps` checks whether the steps found so far suffice for a page.
+# Hours that one query searches for expensive calls before we look whether they fill a page.
 _HOURS_AT_ONCE = 24
 
 
 @dataclass(frozen=True, slots=True)
 class TrafficReport:
-    """Contains the numbers of all calls in a time range, by step and by backend."""
-
     steps: tuple[StepCount, ...]
     backends: tuple[BackendTraffic, ...]
     latency_counts: tuple[LatencyCount, ...]
@@ -71,20 +64,17 @@ class TrafficReport:
 @dataclass(frozen=True, slots=True)
 class ActivityPage:
     entries: tuple[ActivityEntry, ...]
-    # The position from which the next page continues; None if there are no older records.
+    # Where the next page goes on; None on the last one.
     older: Position | None
-    # The numbers of calls by step, newest first. Only filters on columns of the roll-ups apply to
-    # these numbers.
+    # Newest first. Only filters on columns of the roll-ups apply to these.
     steps: tuple[StepCount, ...]
-    # The number of matching records that were read for this page. If the page is sorted, the entries
-    # are the first of these records.
+    # Matching records read. A sorted page shows the first of them.
     records_read: int
 
 
 @dataclass(frozen=True, slots=True)
 class CallDetails:
-    """Contains the activity record of one call, and its data in the ledger (None if nothing was
-    reserved for the call)."""
+    """`ledger` is None if nothing was held."""
 
     entry: ActivityEntry
     ledger: CallLedger | None
@@ -92,8 +82,7 @@ class CallDetails:
 
 @dataclass(frozen=True, slots=True)
 class CacheSaving:
-    """Contains the money that prompt caching has saved for one model: the cached tokens times the
-    difference between the current prices of uncached and cached tokens."""
+    """By prompt caching: cached tokens times the difference of today's prices."""
 
     model: str
     cached_tokens: int
@@ -125,11 +114,9 @@ class Traffic:
         sort: Sort | None = None,
         limit: int = 50,
     ) -> ActivityPage:
-        """Returns a page of activity records, newest first. `rare` are filters for which the
-        roll-ups have no columns. A page can have fewer than `limit` entries although there are
-        older records, because the search for one page is limited. With `sort`, reads the newest
-        matching records up to that limit of the search, and returns the first of them in this
-        order."""
+        """Newest first. `rare` are filters that the roll-ups have no columns for. The search is
+        limited, so a page can be short although there are older records. With `sort`, it's the
+        first of the newest records that the search got to."""
         _check(time)
         if not 1 <= limit <= PAGE_MAX:
             raise InvalidRequest(f"A page has 1 to {PAGE_MAX} entries.", param="limit")
@@ -155,8 +142,7 @@ class Traffic:
     async def cache_savings(
         self, organization_id: OrganizationId, time: TimeRange
     ) -> list[CacheSaving]:
-        """Returns the savings of each model. Omits models that are no longer in the catalogue,
-        because their prices are unknown."""
+        """Without models that are no longer in the catalogue, because their prices are unknown."""
         _check(time)
         async with self._database.autocommit() as connection:
             cached = await sums.read(
@@ -193,9 +179,8 @@ async def _find_in_steps(
     sort: Sort | None,
     limit: int,
 ) -> tuple[FoundRecords, Position | None]:
-    """Returns records and, if there may be older records, the position at which the search ended.
-    The roll-up contains the number of records in each step, so only the steps that the page needs
-    are read."""
+    """And where the search ended, if there may be older records. Roll-ups say how many records a
+    step has, so only the needed steps are read."""
     newest = None if before is None else before.started_at_ms // 1000 // STEP_S
     end = time.end if newest is None else min(time.end, (newest + 1) * STEP_S)
     searched_time = TimeRange(time.start, max(time.start, end))
@@ -224,16 +209,15 @@ async def _find_in_steps(
         read_max=read_max,
         limit=limit,
     )
-    # All records back to the beginning of the last searched step were read.
+    # Everything back to the beginning of the last searched step was read.
     return found, Position(searched[-1] * STEP_S * 1000, UUID(int=0)) if more else None
 
 
 async def _find_expensive_steps(
     connection: Connection, traffic_filter: TrafficFilter, time: TimeRange, cost_picousd_min: int
 ) -> list[tuple[int, int]]:
-    """Returns the newest steps in which a call of any tenant cost at least `cost_picousd_min`, each
-    with its number of records. Returns at least as many steps as one page searches, plus one if
-    there are older steps."""
+    """The newest steps with a call that cost this much, of any tenant, each with its number of
+    records. At least as many as a page searches, plus one if there are older ones."""
     hours = await sums.find_expensive_hours(connection, traffic_filter, time, cost_picousd_min)
     steps: list[tuple[int, int]] = []
     for start in range(0, len(hours), _HOURS_AT_ONCE):
@@ -241,8 +225,8 @@ async def _find_expensive_steps(
         steps += await sums.find_steps(
             connection, traffic_filter, time, cost_picousd_min=cost_picousd_min, hours=chunk
         )
-        # The first step does not count, because the previous page may already have shown its
-        # records. Neither does the last step, which only shows that there are older steps.
+        # The previous page may have shown the first step's records, and the last one only shows
+        # that there are older steps.
         if len(steps) > _STEPS_MAX or sum(records for _, records in steps[1:-1]) >= _READ_MAX:
             break
     return steps
@@ -257,8 +241,7 @@ async def _find_judged(
     sort: Sort | None,
     limit: int,
 ) -> tuple[FoundRecords, Position | None]:
-    """Returns records and, if there may be older records, the position at which the search ended.
-    Finds the records by the verdicts of the policy."""
+    """And where the search ended, if there may be older records."""
     assert rare.policy_id is not None
     owner = traffic_filter.organization_id or await policies.find_organization(
         connection, rare.policy_id
@@ -266,8 +249,7 @@ async def _find_judged(
     if owner is None:
         return FoundRecords([], 0, None), None
     traffic_filter = replace(traffic_filter, organization_id=owner)
-    # Without further filters and without a sort order, each call with a verdict is an entry of the
-    # page, so `limit` calls suffice.
+    # Otherwise every judged call is an entry of the page.
     has_further_filters = (
         traffic_filter != TrafficFilter(owner) or rare.cost_picousd_min is not None
     )
@@ -296,14 +278,14 @@ async def _find_judged(
 def _steps_to_search(
     steps: Sequence[tuple[int, int]], newest: int | None, records_wanted: int
 ) -> tuple[list[int], bool]:
-    """Returns the newest steps that together have at least `records_wanted` records, and whether
-    older steps have further records. `newest` is the step in which the previous page ended."""
+    """The newest steps that have `records_wanted` together, and whether there are older ones. The
+    previous page ended in `newest`."""
     searched: list[int] = []
     counted = 0
     for step, records in steps:
         if counted >= records_wanted or len(searched) == _STEPS_MAX:
             return searched, True
         searched.append(step)
-        # The previous page has already shown some records of the step in which it ended.
+        # Some of these were on the previous page.
         counted += 0 if step == newest else records
     return searched, False
