@@ -1,2 +1,1 @@
-"""Contains the use cases of policies: editing and publishing policies, applying them to calls, and
-trying and calibrating them."""
+"""Use cases of policies: editing, publishing, applying, trying and calibrating them."""

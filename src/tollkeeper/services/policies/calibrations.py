@@ -1,5 +1,4 @@
-"""Stores and activates calibrations of policies. A calibration converts the judge's scores to
-probabilities. An operator decides which calibration of a policy is active."""
+"""Stores calibrations of policies. An operator decides which one is active."""
 
 from dataclasses import replace
 from typing import Any
@@ -30,8 +29,7 @@ class Calibrations:
         fitted: Fitted,
         report: dict[str, Any],
     ) -> StoredCalibration:
-        """Stores a calibration of the policy's rule. The calibration has no effect until an
-        operator activates it."""
+        """It has no effect until an operator activates it."""
         assert is_monotone(fitted.calibration)
         async with self._database.transaction() as connection:
             await _find_and_lock(connection, organization_id, policy_id)
@@ -56,15 +54,14 @@ class Calibrations:
     async def calibration_list(
         self, organization_id: OrganizationId, policy_id: str
     ) -> list[StoredCalibration]:
-        """Returns the calibrations of a policy, newest first."""
+        """Newest first."""
         async with self._database.autocommit() as connection:
             return await calibrations.find_all(connection, organization_id, policy_id)
 
     async def calibration_activate(
         self, organization_id: OrganizationId, policy_id: str, number: int | None
     ) -> Policy:
-        """Activates a calibration for all calls that are admitted from now on. None deactivates the
-        current calibration."""
+        """For all calls admitted from now on. None deactivates the current one."""
         async with self._database.transaction() as connection:
             before = await _find_and_lock(connection, organization_id, policy_id)
             existing = await calibrations.find_all(connection, organization_id, policy_id)

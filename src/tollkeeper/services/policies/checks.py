@@ -1,9 +1,7 @@
-"""Applies an organization's policies to the request and the answer of one call. The judge (a model)
-answers each policy's question about the text.
+"""Applies policies to the request and the answer of one call.
 
-Enforcing policies decide whether the call continues; if one of them cannot be judged, the call
-fails. Monitoring policies only record their verdicts (results), and the call does not wait for
-their verdicts. In names, `watch` means to judge monitoring policies.
+If an enforcing policy can't be judged, the call fails. Monitoring policies only record verdicts,
+and no call waits for them. In names, `watch` means judging monitoring policies.
 """
 
 import asyncio
@@ -28,17 +26,14 @@ from tollkeeper.services.policies.judge_slots import JudgeLoad
 from tollkeeper.services.policies.metrics import count_missing, count_seconds, count_verdicts
 from tollkeeper.services.policies.watch_room import BackgroundTextLimits
 
-# Limits for the texts that one process judges in the background, for which no client waits: the
-# number of texts, and the sum of their characters. One organization may use seven eighths of each
-# limit. If a limit is reached, the verdicts on a further text are recorded as missing. The judge's
-# deadline limits the time for each text.
+# Of the texts that a process judges in the background. One organization may use seven eighths of
+# each. Beyond that, verdicts are recorded as missing. The judge's deadline limits the time per
+# text.
 _WATCHED_MAX = 1024
 _WATCHED_CHARACTERS_MAX = 16_000_000
-# The time for which a stopping process waits for verdicts. Verdicts that have not arrived by then
-# are recorded as missing.
+# Verdicts that a stopping process hasn't got by then are recorded as missing.
 _DRAIN_TIMEOUT_S = 3.0
-# Verdicts on background texts are made in steps of this many verdicts, and at most
-# `_STEPS_PER_TURN` steps run in one iteration of the event loop. They take less than a millisecond.
+# For background texts. The steps of one iteration of the event loop take under a millisecond.
 _VERDICTS_PER_STEP = 64
 _STEPS_PER_TURN = 2
 _RETRY_AFTER_S = 2
@@ -49,9 +44,8 @@ _log = structlog.get_logger("tollkeeper.policies")
 
 @dataclass(frozen=True, slots=True)
 class JudgedContent:
-    """Contains the text that the judge reads: the request or the answer of one call. `unread` are
-    the parts that the judge cannot read, for example images. If the text is an answer, `context` is
-    the end of the request."""
+    """A request or an answer. `unread` is what the judge can't read, such as images. For an answer,
+    `context` is the end of the request."""
 
     organization_id: OrganizationId
     text: str
@@ -68,8 +62,7 @@ class JudgedContent:
 
 
 class _Expected(msgspec.Struct, frozen=True):
-    """Contains the policies of one mode that are asked about the request or the answer of a
-    call."""
+    """The policies of one mode that are asked about one text."""
 
     policies: Sequence[ActivePolicy]
     unread: tuple[str, ...]
@@ -77,10 +70,9 @@ class _Expected(msgspec.Struct, frozen=True):
 
 
 class Evidence(msgspec.Struct):
-    """Stores the verdicts of one call. Each policy has at most one verdict on the request and one
-    on the answer. `pending` contains the tasks that still produce verdicts."""
+    """The verdicts of one call. `pending` are the tasks that still make some."""
 
-    # By policy id and direction. `msgspec` copies the empty defaults for each object.
+    # By policy id and direction. `msgspec` copies the empty defaults.
     _verdicts: dict[tuple[str, str], VerdictRecord] = {}
     # By mode and direction.
     _expected: dict[tuple[str, str], _Expected] = {}
@@ -88,8 +80,7 @@ class Evidence(msgspec.Struct):
 
     @property
     def verdicts(self) -> tuple[VerdictRecord, ...]:
-        """Returns the verdicts. An expected verdict that has not been made is missing: it has no
-        probability."""
+        """An expected verdict that wasn't made has no probability."""
         missing = [
             VerdictRecord(
                 policy_id=policy.id,
@@ -112,16 +103,15 @@ class Evidence(msgspec.Struct):
     def expect(
         self, policies: Sequence[ActivePolicy], direction: Direction, unread: tuple[str, ...] = ()
     ) -> None:
-        """Notes that these policies, which have the same mode, are asked about the request or the
-        answer, and which kinds of its content the judge cannot read. A later call, when the content is
-        known, replaces an earlier one."""
+        """All policies have the same mode. Once the content is known, a second call replaces the
+        first."""
         key = (policies[0].mode.value, direction.value)
         self._expected[key] = _Expected(policies, unread, _now_ms())
 
     def take(self, verdicts: Iterable[VerdictRecord]) -> None:
-        """Adds verdicts. If an answer is judged several times while it arrives, a later verdict
-        replaces the earlier verdict, but keeps the highest probability so far and the sum of the
-        durations. If the later verdict is missing, the probability becomes None."""
+        """When an answer is judged again as it arrives, the new verdict replaces the old one but
+        keeps the highest probability and adds up the durations. If the new one is missing, there's
+        no probability."""
         for verdict in verdicts:
             key = (verdict.policy_id, verdict.direction)
             earlier = self._verdicts.get(key)
@@ -130,7 +120,7 @@ class Evidence(msgspec.Struct):
             )
 
     async def wait_until_complete(self) -> None:
-        """Waits for the pending verdicts. The judge's deadline limits this wait."""
+        """The judge's deadline limits this."""
         if self.pending:
             await asyncio.wait(self.pending)
 
@@ -153,10 +143,9 @@ def _higher(one: int | None, other: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class FirstJudge:
-    """Holds a small judge that is asked before the main judge. If this judge's score is below both
-    `limit_basis_points` (the setting `settles_below_basis_points`) and the policy's threshold,
-    the policy does not match, and the main judge is not asked. The first judge never decides that a
-    policy matches."""
+    """A small judge that is asked first. If its score is below `limit_basis_points` (the setting
+    `settles_below_basis_points`) and the policy's threshold, the policy doesn't match and the main
+    judge isn't asked. It never decides that a policy matches."""
 
     judge: Judge
     limit_basis_points: int
@@ -175,17 +164,15 @@ class PolicyChecks:
         first: FirstJudge | None = None,
         denied_unread: frozenset[UnreadKind] = frozenset(),
     ) -> None:
-        """`denied_unread` are kinds of content that the judge cannot read. A call with content of
-        these kinds is rejected if an enforcing policy applies to the call."""
+        """If an enforcing policy applies, `denied_unread` content rejects the call."""
         self._judge = judge
         self._first = first
         self._denied_unread = denied_unread
-        # The running tasks of `start_check`, each with the content that it judges.
         self._started_checks: dict[asyncio.Task[None], JudgedContent] = {}
-        # The running tasks of monitoring policies.
+        # Of monitoring policies.
         self._watching: set[asyncio.Task[None]] = set()
         self._room = BackgroundTextLimits()
-        # The steps of the work for background texts. Organizations take turns.
+        # For background texts; organizations take turns.
         self._turns = FairTurns(_STEPS_PER_TURN)
 
     async def check(
@@ -195,9 +182,9 @@ class PolicyChecks:
         content: JudgedContent,
         evidence: Evidence,
     ) -> None:
-        """Judges the content. Raises PolicyDenied if an enforcing policy matches, and Unavailable
-        if an enforcing policy cannot be judged. Monitoring policies are only started (`watch`), so
-        they neither delay the call nor make it fail."""
+        """Raises PolicyDenied if an enforcing policy matches, and Unavailable if one can't be
+        judged. Monitoring policies are only started, so they neither delay the call nor make it
+        fail."""
         self.watch(policies, direction, content, evidence)
         enforcing = _of_mode(Mode.ENFORCING, policies, direction)
         if not enforcing:
@@ -222,9 +209,7 @@ class PolicyChecks:
         content: JudgedContent,
         evidence: Evidence,
     ) -> asyncio.Task[None] | None:
-        """Starts `check` in its own task and returns the task. If no enforcing policy applies, only
-        starts the monitoring policies and returns None, because the call has nothing to wait
-        for."""
+        """None if no enforcing policy applies, because the call has nothing to wait for."""
         if not _of_mode(Mode.ENFORCING, policies, direction):
             self.watch(policies, direction, content, evidence)
             return None
@@ -236,9 +221,9 @@ class PolicyChecks:
         return task
 
     def call_ended(self, check: asyncio.Task[None]) -> None:
-        """Must be called when the call of a started check has ended. If the limits for background
-        texts allow one more text, the check continues, so that its verdicts are recorded. Otherwise
-        the check is cancelled, and its verdicts are recorded as missing."""
+        """Must be called when a started check's call has ended. The check goes on in the background
+        if there's room, so its verdicts are recorded. Otherwise it's cancelled, and they're
+        missing."""
         content = self._started_checks.get(check)
         if content is None:
             return
@@ -254,9 +239,8 @@ class PolicyChecks:
         content: JudgedContent | Callable[[], Awaitable[JudgedContent]],
         evidence: Evidence,
     ) -> None:
-        """Starts a task that judges the monitoring policies among `policies`, and returns at once.
-        The task calls `content` if it is a function. If this function raises Unavailable, or if the
-        limits for background texts are reached, the verdicts are recorded as missing."""
+        """Starts the monitoring policies and returns at once. If `content` raises Unavailable, or
+        there are too many background texts, the verdicts are recorded as missing."""
         monitoring = _of_mode(Mode.MONITORING, policies, direction)
         if not monitoring:
             return
@@ -269,24 +253,21 @@ class PolicyChecks:
 
     @property
     def context_characters(self) -> int:
-        """Returns the maximum number of characters of the request that the judge sees together with
-        the answer."""
+        """How much of the request the judge sees with the answer."""
         return 0 if self._judge is None else self._judge.config.context_characters
 
     @property
     def judge_load(self) -> JudgeLoad | None:
-        """Returns None if no judge is configured."""
+        """None without a judge."""
         return None if self._judge is None else self._judge.load
 
     @property
     def judging(self) -> int:
-        """Returns the number of texts that are being judged in a task of their own, outside the
-        task of their call."""
+        """Texts judged outside the task of their call."""
         return len(self._watching) + len(self._started_checks)
 
     async def drain(self) -> None:
-        """Waits up to `_DRAIN_TIMEOUT_S` for the tasks that judge texts, then cancels the remaining
-        tasks."""
+        """After `_DRAIN_TIMEOUT_S`, cancels what's left."""
         waiting = [*self._watching, *self._started_checks]
         if not waiting:
             return
@@ -355,9 +336,8 @@ class PolicyChecks:
     async def _verdicts(
         self, policies: Sequence[ActivePolicy], direction: Direction, content: JudgedContent
     ) -> list[VerdictRecord]:
-        """Returns one verdict for each policy. All policies must have the same mode. A verdict is
-        missing (has no probability) if no judge is configured, if the judge is down or late, or if
-        the judge's answer cannot be read."""
+        """One per policy, all of the same mode. It has no probability without a judge, if the judge
+        is down or late, or if its answer can't be read."""
         mode = policies[0].mode
         started = time.perf_counter()
         try:
@@ -414,8 +394,7 @@ class PolicyChecks:
             await self._turns.turn(content.organization_id)
         if self._first is None:
             return await ask(self._judge, policies, now + deadline_s)
-        # The first judge gets half of the time, so that the main judge can still decide if the
-        # first judge is down or late.
+        # Half of the time, so the main judge can still decide if the first one is down or late.
         opinions = await ask(self._first.judge, policies, now + deadline_s / 2)
         undecided: list[int] = []
         for index, (policy, opinion) in enumerate(zip(policies, opinions, strict=True)):
@@ -458,12 +437,11 @@ def _record(
     first = None if opinion.first_score is None else score_basis_points(opinion.first_score)
     probability = None if opinion.score is None else policy.basis_points(opinion.score)
     if opinion.is_ruled_out_by_first_judge:
-        # The calibration of a policy fits only scores of the main judge, so the first judge's score
-        # is used uncalibrated.
+        # Calibrations fit only the main judge's scores.
         probability = first
     matched = probability is not None and probability >= threshold
     if not opinion.complete and not matched:
-        # The judge has not read the whole text. The unread part could have a higher probability.
+        # The part that the judge hasn't read could have a higher probability.
         probability = None
     return VerdictRecord(
         policy_id=policy.id,
@@ -481,8 +459,7 @@ def _record(
 
 
 def _log_missing(verdicts: Sequence[VerdictRecord], opinions: Sequence[Opinion]) -> None:
-    """Writes one log line for all missing verdicts, with the reason for the first missing
-    verdict."""
+    """One line for all, with the first one's reason."""
     missing = [
         (verdict, opinion)
         for verdict, opinion in zip(verdicts, opinions, strict=True)

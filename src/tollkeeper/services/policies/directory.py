@@ -1,10 +1,9 @@
-"""Caches the published policies of each organization in memory, together with their epoch.
+"""Caches each organization's published policies together with their epoch.
 
-The epoch is a number in the organization's account. Every change of the published policies locks
-the account and increments the epoch by a random number. Admission reads the epoch under the same
-lock. So if the cached policies have the epoch that admission reads, they are the current policies.
-The policies are read from the database only if the epoch has changed. If an organization has the
-epoch 0, it has never published a policy, and nothing is read.
+The epoch is a number in the organization's account. Every change of published policies locks the
+account and raises it by a random number, and admission reads it under the same lock. So cached
+policies with that epoch are current, and only a new epoch needs a read. Epoch 0 means never
+published, so nothing to read.
 """
 
 from collections import OrderedDict
@@ -17,7 +16,7 @@ from tollkeeper.storage import policies
 from tollkeeper.storage.database import Connection
 
 _ORGANIZATIONS_MAX = 10_000
-# One organization can have many policies, so the total number of cached policies has its own limit.
+# One organization can have many policies, so there's a limit for all cached ones too.
 _POLICIES_MAX = 200_000
 _NEVER_PUBLISHED = 0
 
@@ -30,16 +29,14 @@ class PolicyDirectory:
     ) -> None:
         self._default_threshold = default_threshold
         self._judge = judge
-        # The least recently used policy set comes first.
+        # Least recently used first.
         self._sets: OrderedDict[OrganizationId, PolicySet] = OrderedDict()
         self._cached_policies = 0
 
     async def current(
         self, connection: Connection, epochs: Mapping[OrganizationId, int]
     ) -> dict[OrganizationId, PolicySet]:
-        """Returns the policy set of each organization at its epoch. The caller must hold the locks
-        of the accounts, or must have read the epochs on this connection in the same database
-        snapshot."""
+        """Hold the accounts' locks, or read the epochs in the same snapshot on this connection."""
         sets: dict[OrganizationId, PolicySet] = {}
         missing: dict[OrganizationId, int] = {}
         for organization_id, epoch in epochs.items():
@@ -59,8 +56,8 @@ class PolicyDirectory:
     async def _read(
         self, connection: Connection, epochs: Mapping[OrganizationId, int]
     ) -> dict[OrganizationId, PolicySet]:
-        """Reads the policies of all these organizations together, and no version that is already
-        cached, because all calls that are admitted together wait for the result."""
+        """All together, and without the versions that are cached, because all calls that are
+        admitted together wait for this."""
         published: dict[OrganizationId, list[PublishedPolicy]] = {
             organization_id: [] for organization_id in epochs
         }

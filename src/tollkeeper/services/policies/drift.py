@@ -1,16 +1,14 @@
-"""Compares the recent values (calibrated probabilities) of a policy with its values at the time of
-its calibration. If the two distributions differ too much, the calibration may no longer be
-valid."""
+"""Compares a policy's recent calibrated probabilities with those at its calibration, which may be
+outdated if they differ too much."""
 
 from dataclasses import dataclass
 
 from tollkeeper.domain.calibration import stability_index
 from tollkeeper.storage.drift import ValueCounts
 
-# The usual threshold of the population stability index: from this value on, two distributions count
-# as different.
+# The usual threshold of the population stability index for different distributions.
 DRIFTED_FROM = 0.25
-# With fewer values, the index can be large by chance.
+# With fewer, the index can be large by chance.
 _VALUES_MIN = 200
 
 
@@ -26,7 +24,7 @@ class Drift:
 
     @property
     def values(self) -> int:
-        """Returns the number of recent values."""
+        """The recent ones."""
         return sum(self.counts.now)
 
 

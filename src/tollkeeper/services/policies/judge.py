@@ -1,10 +1,8 @@
-"""Asks the judge yes-or-no questions about a text. Returns a score for each question: how strongly
-the judge tends to "yes".
+"""Asks the judge yes-or-no questions about a text, and scores how much it tends to "yes".
 
-The judge is a model that answers each question with one token. The score is computed from the
-log-probabilities of "yes" and "no" for that token. This module does not depend on policies. A
-question has a key and a text; an opinion (the answer to one question) has a score, or the reason
-why there is no score.
+The judge answers with one token, and the score comes from the log-probabilities of "yes" and "no".
+This module knows nothing about policies: a question is a key and a text, and an opinion is a score
+or the reason why there's none.
 """
 
 import asyncio
@@ -42,9 +40,8 @@ from tollkeeper.runtime.fair_queue import FairTurns, share
 from tollkeeper.runtime.timeouts import timeout_at
 from tollkeeper.services.policies.judge_slots import JudgeLoad, JudgeSlots
 
-# Counts a question for which the judge's backend may charge. The arguments are the organization,
-# the judge's model, the usage (None if the backend did not report it), and the cost in picousd that
-# the backend reports (0 if it reports none).
+# Counts a question that the judge's backend may charge for. Takes the organization, the judge's
+# model, the usage (None if not reported) and the reported cost in picousd (0 if none).
 JudgeMeter: TypeAlias = Callable[[OrganizationId, Model, Usage | None, int], None]
 
 
@@ -54,23 +51,20 @@ def unmetered(_organization: OrganizationId, _model: Model, _usage: Usage | None
 
 _NO_ID = UUID(int=0)
 _NO_PROJECT = ProjectId(_NO_ID)
-# The organization id of questions that an operator asks to try a rule or to check the judge.
+# For questions of an operator who tries a rule or checks the judge.
 _OPERATOR = OrganizationId(_NO_ID)
 _CACHED_MAX = 20_000
-# If the judge rejects a window (a section of a long text), the window may be too long for the
-# judge's context. Its text is then split into halves, and a rejected half is split again. A text
-# with at most this many characters is not split.
+# A rejected window may be too long for the judge's context, so it's split in two, again and again,
+# down to this many characters.
 _HALVED_LENGTH_MIN = 400
-# The number of hexadecimal digits in a fence, see `Window.quotation`.
+# In hexadecimal digits; see `Window.quotation`.
 _FENCE_LENGTH = 16
-# Cached scores are read in steps of this many scores, and between two steps other tasks of the event
-# loop run. For watching askers, at most `_WATCHING_STEPS` steps run in one iteration of the event
-# loop. They take less than a millisecond.
+# Between two steps of reading cached scores, other tasks run. For watching askers, the steps of one
+# iteration of the event loop take under a millisecond.
 _SCORES_PER_STEP = 64
 _WATCHING_STEPS = 2
-# From this length on, the backend needs longer to process the prompt than a network round trip
-# takes. So one question is asked first. The other questions about the text then find the common
-# beginning of their prompts in the backend's cache.
+# From here on, processing the prompt takes the backend longer than a round trip. So one question
+# goes first, and the others find their common prefix in the backend's cache.
 _WARM_UP_LENGTH_MIN = 1000
 _TIMED_OUT = "The judge did not answer in time."
 _NO_PROBABILITY = "The judge's answer has no probability of yes and no."
@@ -82,25 +76,23 @@ _NO_LOGPROBS = (
 
 @dataclass(frozen=True, slots=True)
 class JudgeConfig:
-    # The time for all questions about one text together.
+    # For all questions about one text together.
     deadline_s: float
-    # The maximum number of questions that this process asks at the same time.
+    # Questions that this process asks at once.
     concurrency: int
-    # The number of most probable tokens to request with their log-probabilities. "yes" and "no"
-    # must be among them.
+    # "yes" and "no" must be among them.
     top_logprobs: int
-    # The maximum number of characters of the request that the judge sees together with the answer.
+    # How much of the request the judge sees with the answer.
     context_characters: int = 0
     examples: tuple[Example, ...] = EXAMPLES
-    # Longer texts are judged in overlapping windows of this length, and the highest score counts.
+    # Longer texts are judged in overlapping windows, and the highest score counts.
     window_characters: int = 4000
     overlap_characters: int = 400
 
 
 class Question(msgspec.Struct, frozen=True, gc=False):
-    """Contains a question. A key always belongs to the same question text, so scores can be cached
-    by key: the key is the id of a published policy version, which is immutable, or is new for each
-    trial."""
+    """A key always has the same text, so scores are cached by key: it's the id of a published, so
+    immutable, policy version, or new for each trial."""
 
     key: str
     text: str
@@ -108,47 +100,42 @@ class Question(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Names the organization for which questions are asked, and the deadline for the answers.
-    `watching` is True if no client waits for the answers."""
+    """`watching`: no client waits for the answers."""
 
     organization_id: OrganizationId
     watching: bool
-    # A time of the event loop's clock.
+    # Of the event loop's clock.
     deadline: float
 
 
 class Opinion(msgspec.Struct, gc=False):
-    """Contains the judge's result for one question. The garbage collector ignores opinions, because
-    hundreds of thousands of them may wait for the judge, and none is part of a reference cycle."""
+    """The garbage collector ignores these: hundreds of thousands may wait for the judge, and none
+    is in a cycle."""
 
-    # The highest score (log-odds of "yes") of all windows that the judge has read; None if it has
-    # read none.
+    # The highest log-odds of "yes" of all windows read so far.
     score: float | None = None
-    # Whether the judge has read all windows.
+    # All windows are read.
     complete: bool = False
-    # The reason if `complete` is False.
+    # Why it isn't.
     reason: str = ""
-    # The time until the question was answered, or failed.
+    # Until the question was answered or failed.
     seconds: float = 0.0
-    # The first judge's score, if a first judge was asked and has read all windows, and whether this
-    # score was so low that the main judge is not asked.
+    # If a first judge has read all windows. It may be so low that the main judge isn't asked.
     first_score: float | None = None
     is_ruled_out_by_first_judge: bool = False
 
     @property
     def basis_points(self) -> int | None:
-        """Returns the score in basis points: 10,000 means 100 %. Returns None if there is no
-        score."""
         return None if self.score is None else score_basis_points(self.score)
 
 
 class _ScoreCache:
-    """Caches the last scores. If the cache is full, an organization with more than seven eighths of
-    the scores displaces its own scores, so that it cannot displace all scores of the others."""
+    """When it's full, an organization with more than seven eighths of the scores displaces its own,
+    never all of the others'."""
 
     def __init__(self) -> None:
-        # The scores by organization, and by the keys of question and window. The least recently used
-        # organization and score come first.
+        # By the keys of question and window. The least recently used organization and score come
+        # first.
         self._scores: OrderedDict[OrganizationId, OrderedDict[tuple[str, bytes], float]]
         self._scores = OrderedDict()
         self._count = 0
@@ -179,7 +166,7 @@ class _ScoreCache:
 
 
 class Judge:
-    """Asks questions about texts. Caches the score of each question about each window."""
+    """Asks questions about texts, and caches the scores."""
 
     def __init__(
         self,
@@ -196,7 +183,7 @@ class Judge:
         self._meter = meter
         self._slots = JudgeSlots(config.concurrency)
         self._cached = _ScoreCache()
-        # The steps in which watching askers read cached scores. Organizations take turns.
+        # For watching askers that read cached scores; organizations take turns.
         self._turns = FairTurns(_WATCHING_STEPS)
 
     @property
@@ -213,12 +200,11 @@ class Judge:
         organization_id: OrganizationId = _OPERATOR,
         deadline: float | None = None,
     ) -> list[Opinion]:
-        """Returns one opinion for each question, in the order of the questions. `deadline` is a
-        time of the event loop's clock; None means `config.deadline_s` from now. If the judge is
-        down or late, or if its answer cannot be read, the opinion contains the reason. `context` is
-        the request that the text answers: the judge sees the end of this request, but the question
-        is only about the text. Questions with `watching` (no client waits) are asked after
-        questions that a client waits for. Organizations take turns."""
+        """In the order of the questions. `deadline` is on the event loop's clock; None means
+        `config.deadline_s` from now. If the judge is down or late or unreadable, the opinion says
+        so. `context` is the request that the text answers: the judge sees its end, but the question
+        is only about the text. Questions with `watching` come after those that a client waits for.
+        Organizations take turns."""
         if deadline is None:
             deadline = asyncio.get_running_loop().time() + self.config.deadline_s
         asker = Asker(organization_id, watching, deadline)
@@ -237,14 +223,14 @@ class Judge:
             yield Window(section, self._secret, config.examples, context)
 
     def questions_at_once(self, asker: Asker) -> int:
-        """Returns how many questions may be started now. A watching asker starts only as many as
-        there are free slots, so that not all its questions wait in the queue."""
+        """A watching asker only starts as many as there are free slots, so that not all its
+        questions queue."""
         if not asker.watching:
             return self.config.concurrency
         return self._slots.free_for_watching(asker.organization_id)
 
     async def let_others_run(self, asker: Asker) -> None:
-        """Lets other tasks of the event loop run. If the asker is watching, waits for its turn."""
+        """A watching asker waits for its turn."""
         if asker.watching:
             await self._turns.turn(asker.organization_id)
         else:
@@ -254,8 +240,7 @@ class Judge:
         return self._cached.get(asker.organization_id, (question.key, window.digest))
 
     async def score(self, window: "Window", question: Question, asker: Asker) -> float:
-        """Asks one question about one window, and returns the score. Raises TollkeeperError if the
-        judge is down or late, or if its answer cannot be read."""
+        """Raises TollkeeperError if the judge is down or late, or its answer can't be read."""
         async with window.after_first_question():
             score = await self._ask_or_split(window, question, asker)
         self._cached.put(asker.organization_id, (question.key, window.digest), score)
@@ -289,8 +274,7 @@ class Judge:
             charged = exc.charged
             raise
         except BaseException:
-            # The question was cancelled. If it had already been sent, the backend may charge for
-            # it.
+            # Cancelled. If it had been sent already, the backend may charge.
             charged = answer.sent
             raise
         finally:
@@ -324,15 +308,15 @@ class Judge:
                 logprobs=Logprobs("logprobs", self.config.top_logprobs),
                 caching=CachingWish(salt=self._salt(organization_id)),
             ),
-            # Calls with the same affinity go to the same replica, which has the common beginning of
-            # their prompts in its cache. All questions about one window have the same affinity, and
-            # so do all windows and segments of the answer to one request.
+            # Same affinity, same replica, whose cache has the prompts' common prefix. All questions
+            # about a window share it, and so do all windows and segments of the answer to one
+            # request.
             affinity=window.prefix_digest,
         )
 
     def _salt(self, organization_id: OrganizationId) -> str | None:
-        """Returns the salt that separates the organization's texts from other texts in the prefix
-        cache of the judge's backend, or None if the backend accepts no salt."""
+        """Separates the organization's texts in the judge's prefix cache. None if the backend takes
+        no salt."""
         if not self._model.isolates_cache:
             return None
         return isolated_text(
@@ -341,8 +325,8 @@ class Judge:
 
 
 class Window:
-    """Represents a section of a text together with the context (the end of the request that the
-    text answers). All questions about the section share one window."""
+    """A section of a text with its context, the end of the request that it answers. All questions
+    about it share one window."""
 
     def __init__(
         self, text: str, secret: bytes, examples: tuple[Example, ...], context: str = ""
@@ -358,8 +342,8 @@ class Window:
 
     @asynccontextmanager
     async def after_first_question(self) -> AsyncIterator[None]:
-        """Delays all questions about this window except the first one, until the first question has
-        ended, with or without an answer. If the text is short, delays no question."""
+        """The other questions wait until the first one has ended, with or without an answer. Not
+        for short texts."""
         if len(self._context) + len(self.text) < _WARM_UP_LENGTH_MIN:
             yield
         elif self._first_question_ended is not None:
@@ -374,10 +358,9 @@ class Window:
 
     @cached_property
     def quotation(self) -> Quotation:
-        # The text and the context are each quoted between two fence lines. A fence is a hash of the
-        # quoted text and a secret, so the author of the text cannot imitate it. The fence of the
-        # context does not depend on the answer, so all prompts with the same context have a common
-        # beginning.
+        # Text and context are quoted between fence lines. A fence is a hash of the quoted text and
+        # a secret, so the author can't imitate it. The context's doesn't depend on the answer, so
+        # prompts with the same context have a common prefix.
         return Quotation(
             self.text,
             self.digest.hex()[:_FENCE_LENGTH],
@@ -388,13 +371,12 @@ class Window:
 
     @property
     def is_smallest(self) -> bool:
-        """Tells whether neither the text nor the context can be shortened."""
+        """Neither text nor context can be shortened."""
         return len(self.text) <= _HALVED_LENGTH_MIN and not self._context
 
     @cached_property
     def halves(self) -> list["Window"]:
-        """Returns windows with halves of the text and a shorter context. If the text is too short
-        to split, returns one window with the whole text."""
+        """With a shorter context. A text that's too short to split stays whole."""
         sections: Iterable[str] = (self.text,)
         if len(self.text) > _HALVED_LENGTH_MIN:
             overlap = len(self.text) // 10
@@ -410,9 +392,8 @@ def _digest(text: str, secret: bytes) -> bytes:
 
 
 class _QuestionRun:
-    """Asks all questions about one text, at most `concurrency` questions at a time. The questions
-    about one window come before the questions about the next window, because the prompts for one
-    window have a common beginning that the backend can cache."""
+    """Asks all questions about a text, at most `concurrency` at once. Window by window, because
+    prompts for the same window have a common prefix that the backend can cache."""
 
     def __init__(
         self,
@@ -429,13 +410,13 @@ class _QuestionRun:
         self._asker = asker
         self._started = asyncio.get_running_loop().time()
         self._windows_left = [count] * len(questions)
-        # The number of questions that have not failed yet and still have unanswered windows.
+        # Not failed, and with windows left.
         self._open_questions = len(questions)
         self._workers_max = min(config.concurrency, count * len(questions))
         self._workers = asyncio.TaskGroup()
         self._workers_started = 0
-        # All workers share this iterator. Each worker takes the next pair of window and question
-        # from it. One worker at a time looks for a pair without a cached score.
+        # All workers take pairs of window and question from this. One at a time looks for a pair
+        # without a cached score.
         self._remaining = self._window_questions(text, context)
         self._looking = asyncio.Lock()
         self._looked_up = 0
@@ -480,8 +461,7 @@ class _QuestionRun:
                     self._start_workers()
 
     async def _next_unscored(self) -> tuple[Window, int] | None:
-        """Takes all cached scores up to the next question that must be asked, and returns this
-        question with its window. Returns None if there is no further question."""
+        """Takes the cached scores on the way. None if there's nothing left to ask."""
         judge, asker = self._judge, self._asker
         async with self._looking:
             for window, index in self._remaining:

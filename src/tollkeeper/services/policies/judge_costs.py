@@ -1,8 +1,7 @@
-"""Counts the tokens and the cost of the judge (the model that answers policy questions) for each
-organization, by backend, model and UTC day.
+"""Counts the judge's tokens and cost by organization, backend, model and UTC day.
 
-The sums are collected in memory and written every few seconds, because the judge may answer a
-thousand questions about one text. A killed process loses the sums that it has not written.
+Sums are written every few seconds, because the judge may answer a thousand questions about one
+text. A killed process loses what it hasn't written.
 """
 
 import structlog
@@ -29,7 +28,7 @@ class JudgeCosts:
         self._database = database
         self._clock = clock
         self._current = current
-        # The sums since the last write, by organization, day, backend and model.
+        # By organization, day, backend and model.
         self._unwritten: dict[tuple[OrganizationId, int, str, str], JudgeUsage] = {}
 
     def note(
@@ -39,8 +38,7 @@ class JudgeCosts:
         usage: Usage | None,
         reported_cost_picousd: int,
     ) -> None:
-        """Counts one question for which the judge's backend may have charged. `usage` is None if
-        the backend did not report the usage."""
+        """One question that may be charged. `usage` is None if it wasn't reported."""
         now = self._clock()
         used = JudgeUsage(organization_id, now // DAY_S, judge.backend, judge.upstream_model, 1)
         if usage is None:
@@ -50,8 +48,8 @@ class JudgeCosts:
             used.cached_tokens = usage.cached_tokens
             used.cache_write_tokens = usage.cache_write_tokens + usage.cache_write_1h_tokens
             used.output_tokens = usage.completion_tokens
-            # The catalogue has prices for the judge's model only if clients can call this model
-            # too. Otherwise the cost stays 0.
+            # The catalogue only has the model if clients can call it too. Otherwise the cost stays
+            # 0.
             catalogued_model = self._current.catalog.find_upstream(
                 judge.backend, judge.upstream_model
             )
@@ -68,7 +66,7 @@ class JudgeCosts:
             existing.add(used)
 
     async def write(self) -> None:
-        """Writes the sums. If a transaction fails, its sums stay in memory for the next write."""
+        """What fails stays for the next write."""
         unwritten, self._unwritten = list(self._unwritten.values()), {}
         try:
             while unwritten:
@@ -80,7 +78,6 @@ class JudgeCosts:
                 self._add(used)
 
     async def drain(self) -> None:
-        """Writes the last sums before the process stops. Logs a failure."""
         try:
             await self.write()
         except TollkeeperError as exc:
@@ -89,7 +86,7 @@ class JudgeCosts:
     async def judge_usage(
         self, organization_id: OrganizationId, days: DayRange
     ) -> list[JudgeUsage]:
-        """Returns the judge's usage for an organization on these days, by backend and model."""
+        """By backend and model."""
         async with self._database.autocommit(organization_id) as connection:
             rows = await sums.read(
                 connection,

@@ -1,5 +1,4 @@
-"""Limits how many questions the judge (the model that answers policy questions) gets at the same
-time, and decides which waiting question is next."""
+"""Limits how many questions the judge gets at once, and picks the next one."""
 
 import asyncio
 from collections import Counter
@@ -10,13 +9,12 @@ from dataclasses import dataclass
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.runtime.fair_queue import FairQueue, QueueFull, share
 
-# The maximum number of waiting questions, in total and of one organization. One call has at most as
-# many questions at a time as there are slots, so only thousands of concurrent calls reach these
-# limits.
+# A call asks at most as many questions at once as there are slots, so only thousands of concurrent
+# calls reach these.
 _WAITING_MAX = 65_536
 _WAITING_OF_ORGANIZATION_MAX = 16_384
-# The maximum number of watching questions that start in one iteration of the event loop. Each of them
-# takes about a tenth of a millisecond, in which no call is served.
+# Watching questions started per iteration of the event loop. Each takes about a tenth of a
+# millisecond, in which no call is served.
 _WATCHING_PER_TURN = 2
 _RETRY_AFTER_S = 2
 
@@ -25,31 +23,26 @@ _Waiting = FairQueue[tuple[Hashable, asyncio.Future[None]]]
 
 @dataclass(frozen=True, slots=True)
 class JudgeLoad:
-    """Counts the questions that the judge is answering, the waiting questions that a client's call
-    waits for, and the waiting questions of monitoring policies."""
-
     slots_in_use: int
     calls_waiting: int
     monitoring_waiting: int
 
 
 class JudgeSlots:
-    """Works like a semaphore with two queues. Questions that a client waits for come before
-    questions of monitoring policies (`watching`), for which no client waits. If there are several
-    slots, watching questions never use all of them, so that one slot stays free for clients'
-    questions. In each queue, organizations take turns. If there are at least eight slots, one
-    organization never gets all of them. So an organization that floods the judge delays mostly
-    itself."""
+    """A semaphore with two queues: questions that a client waits for come before those of
+    monitoring policies (`watching`), which never use the last of several slots. In each queue,
+    organizations take turns. With eight slots or more, one organization never gets all. So one that
+    floods the judge mostly delays itself."""
 
     def __init__(self, total: int) -> None:
         assert total >= 1
         self._free = total
-        # The number of slots that watching questions may still take.
+        # For watching questions.
         self._watching_room = max(1, total - 1)
-        # The number of watching questions that may still start in this iteration of the event loop.
+        # In this iteration of the event loop.
         self._watching_starts = _WATCHING_PER_TURN
         self._organization_max = share(total)
-        # The number of slots in use, by organization.
+        # By organization.
         self._held: Counter[Hashable] = Counter()
         self._client_queue = _queue()
         self._watching_queue = _queue()
@@ -59,16 +52,14 @@ class JudgeSlots:
         return JudgeLoad(self._held.total(), len(self._client_queue), len(self._watching_queue))
 
     def free_for_watching(self, organization: Hashable) -> int:
-        """Returns the number of slots that the organization's next watching questions would get at
-        once."""
+        """What the organization's next watching questions would get at once."""
         of_organization = self._organization_max - self._held[organization]
         free = min(self._free, self._watching_room, of_organization)
         return max(0, free - len(self._watching_queue))
 
     @asynccontextmanager
     async def held(self, *, watching: bool, organization: Hashable = None) -> AsyncIterator[None]:
-        """Waits for a slot and holds it within the block. Raises Unavailable if too many questions
-        wait already."""
+        """Raises Unavailable if too many questions wait already."""
         await self._acquire(watching, organization)
         try:
             yield
@@ -121,8 +112,7 @@ class JudgeSlots:
         self._wake_waiting()
 
     def _wake_next(self, waiting: _Waiting) -> bool:
-        """Gives a slot to the next question in the queue. Returns False if the queue is empty, or
-        if every waiting organization already has its maximum number of slots."""
+        """False if nothing waits, or every waiting organization has its maximum."""
         while waiting:
             try:
                 organization, slot = waiting.pop(self._may_hold)

@@ -1,5 +1,5 @@
-"""Reads the file of sample texts for a trial of a policy, in JSON lines or CSV. Each line contains
-a text, or a request with its answer, and optionally a label (yes or no)."""
+"""Reads a trial's sample texts from JSON lines or CSV. A line has a text, or a request with its
+answer, and maybe a label (yes or no)."""
 
 import codecs
 import csv
@@ -12,7 +12,6 @@ import msgspec
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.services.policies.trial import TEXTS_MAX, TrialText
 
-# The maximum size of a file: 32 MiB.
 BYTES_MAX = 32 << 20
 _LABELS: dict[object, bool] = {"yes": True, "true": True, "1": True}
 _LABELS |= {"no": False, "false": False, "0": False}
@@ -23,8 +22,7 @@ _objects = msgspec.json.Decoder(dict[str, Any])
 
 
 def read_texts(content: bytes) -> list[TrialText]:
-    """Returns all texts of the file. Raises InvalidRequest with the line number if a line is
-    invalid or repeats an earlier line."""
+    """Raises InvalidRequest with the line number if a line is invalid or repeats another."""
     if len(content) > BYTES_MAX:
         raise InvalidRequest(f"A file has at most {BYTES_MAX >> 20} MiB.", param="file")
     texts: list[TrialText] = []
@@ -41,7 +39,7 @@ def read_texts(content: bytes) -> list[TrialText]:
 
 
 def _rows(content: bytes) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yields the number and the fields of each line that is not blank."""
+    """Skips blank lines."""
     if not content.lstrip().startswith(b"{"):
         yield from _csv_rows(content)
         return

@@ -1,6 +1,5 @@
-"""Defines metrics of policy verdicts (results) by mode (enforcing or monitoring), direction (request
-or response) and outcome. There is no label for the policy, because the number of policies is
-unlimited. The database has the verdicts of each policy."""
+"""Metrics of verdicts. There's no label for the policy, because there may be any number of them;
+the database has each policy's verdicts."""
 
 from collections import Counter as Tally
 from collections.abc import Iterable
@@ -29,12 +28,12 @@ _SECONDS = Histogram(
 class Outcome(StrEnum):
     MATCHED = "matched"
     PASSED = "passed"
-    # The verdict has no value, for example because the judge did not answer in time.
+    # For example, the judge didn't answer in time.
     MISSING = "missing"
 
 
 def begin_counting() -> None:
-    """Shows every counter of verdicts as 0, so that alert rules notice the first verdict of its kind."""
+    """At 0, so alert rules notice the first verdict of its kind."""
     for labels in product(Mode, (Direction.REQUEST, Direction.RESPONSE), Outcome):
         _VERDICTS.labels(*labels)
 

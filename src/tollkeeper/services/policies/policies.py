@@ -1,5 +1,4 @@
-"""Creates, edits, publishes, pauses and resumes policies, and finds the policies that apply to a
-call. The module `checks` applies the policies."""
+"""Manages policies, and finds those that apply to a call. `checks` applies them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,7 +30,7 @@ from tollkeeper.storage.database import Connection, Database
 
 OPERATION_CREATE = "policy_create"
 VERSIONS_SHOWN_MAX = 100
-# The maximum number of policies of one organization, including drafts.
+# Including drafts.
 POLICIES_MAX = 1000
 
 
@@ -89,7 +88,7 @@ class Policies:
     async def policy_versions(
         self, organization_id: OrganizationId, policy_id: str
     ) -> list[PolicyVersion]:
-        """Returns the published versions, newest first, at most VERSIONS_SHOWN_MAX."""
+        """Newest first, at most VERSIONS_SHOWN_MAX."""
         async with self._database.autocommit() as connection:
             await _find(connection, organization_id, policy_id)
             return await policies.find_versions(
@@ -106,8 +105,7 @@ class Policies:
         description: str | None,
         changes: dict[str, Any],
     ) -> Policy:
-        """Edits the draft of a policy. `changes` contains only the rule fields that the client
-        sent."""
+        """`changes` has only the rule fields that the client sent."""
 
         def edit(policy: Policy) -> Policy:
             return edited(
@@ -157,16 +155,14 @@ class Policies:
         return policy
 
     async def applying(self, call: Call) -> tuple[ActivePolicy, ...]:
-        """Returns the policies that currently apply to the call. Raises NotFound if the call names
-        a policy that is not published. The result is preliminary, because admission reads the
+        """Raises NotFound if the call names an unpublished policy. Preliminary: admission reads the
         policies again."""
         async with self._database.snapshot(call.organization_id) as connection:
             current = await self._current(connection, call.organization_id)
         return current.applying(call.project_id, call.policy_ids)
 
     async def policy_organization(self, policy_id: str) -> OrganizationId:
-        """Returns the organization of a policy. Operators' commands need the organization, because
-        their argument is only the policy id."""
+        """For operators' commands, which only get the policy's id."""
         async with self._database.autocommit() as connection:
             organization_id = await policies.find_organization(connection, policy_id)
         if organization_id is None:
@@ -176,8 +172,7 @@ class Policies:
     async def effective_policy_list(
         self, organization_id: OrganizationId, project_id: ProjectId
     ) -> list[ActivePolicy]:
-        """Returns the published policies that apply to all calls of the project and are not
-        paused."""
+        """Published and not paused."""
         async with self._database.snapshot(organization_id) as connection:
             if await projects.find(connection, organization_id, project_id) is None:
                 raise NotFound("There is no such project.", param="project_id")
@@ -185,7 +180,7 @@ class Policies:
         return current.attached(project_id)
 
     async def _current(self, connection: Connection, organization_id: OrganizationId) -> PolicySet:
-        """Returns the published policies. Must be called in a snapshot."""
+        """Call this in a snapshot."""
         epoch = await policies.read_epoch(connection, organization_id)
         sets = await self._directory.current(connection, {organization_id: epoch})
         return sets[organization_id]
@@ -193,7 +188,7 @@ class Policies:
     async def _require_below_limit(
         self, connection: Connection, organization_id: OrganizationId
     ) -> None:
-        # The lock serialises creations, so that concurrent creations cannot exceed the limit.
+        # So concurrent creations can't exceed the limit.
         await organizations.lock(connection, organization_id)
         if await policies.count(connection, organization_id) >= POLICIES_MAX:
             raise StateConflict(

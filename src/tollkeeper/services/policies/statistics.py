@@ -1,5 +1,4 @@
-"""Reports how often policies gave a verdict (a result for one text) and how often they matched. The
-numbers come from the verdict roll-up: sums that are updated when verdicts are written."""
+"""Reports how often policies gave a verdict and matched, from the verdict roll-up."""
 
 from dataclasses import dataclass
 
@@ -20,7 +19,7 @@ class VerdictsOfDay:
     day: int
     asked: int
     matched: int
-    # The number of verdicts without a probability.
+    # Without a probability.
     unanswered: int
 
 
@@ -32,8 +31,7 @@ class ProbabilityCount:
 
 @dataclass(frozen=True, slots=True)
 class PolicyReport:
-    """Contains the verdict counts of one policy for a number of days. `by_day` contains every day,
-    even a day without a verdict."""
+    """`by_day` has every day, even those without a verdict."""
 
     by_day: tuple[VerdictsOfDay, ...]
     by_probability: tuple[ProbabilityCount, ...]
@@ -41,9 +39,8 @@ class PolicyReport:
 
 class PolicyStatistics:
     def __init__(self, database: Database, clock: Clock, judge: JudgeFormat | None) -> None:
-        """`judge` identifies the judge (the model that answers policy questions) for
-        `policy_drift`. `judge` is None if no judge is configured, or if a first judge decides some
-        questions before the main judge is asked: values of two judges cannot be compared."""
+        """`judge` is for `policy_drift`. It's None without a judge, or if a first judge decides
+        some questions: values of two judges can't be compared."""
         self._judge = judge
         self._database = database
         self._clock = clock
@@ -51,7 +48,7 @@ class PolicyStatistics:
     async def policy_report(
         self, organization_id: OrganizationId, policy_id: str, *, days: int
     ) -> PolicyReport:
-        """Returns the report for the last `days` days, including today."""
+        """Including today."""
         day_range = self._last_days(days)
         async with self._database.autocommit() as connection:
             of_policy = {"organization_id": organization_id, "policy_id": policy_id}
@@ -77,8 +74,7 @@ class PolicyStatistics:
     async def policy_counts(
         self, organization_id: OrganizationId, *, days: int
     ) -> dict[str, tuple[int, int]]:
-        """Returns, by policy id, the number of verdicts in the last `days` days and the number of
-        matches among them."""
+        """Verdicts and matches by policy id."""
         async with self._database.autocommit() as connection:
             rows = await sums.read(
                 connection,
@@ -91,9 +87,8 @@ class PolicyStatistics:
         return {policy_id: (asked, matched) for policy_id, asked, matched in rows}
 
     async def policy_drift(self, organization_id: OrganizationId, policy_id: str) -> Drift | None:
-        """Returns how far the policy's values (calibrated probabilities) have moved since its
-        calibration. Returns None if the policy has no calibration for this judge, or if `judge` is
-        None."""
+        """How far the policy's probabilities have moved since its calibration. None if it has none
+        for this judge."""
         if self._judge is None:
             return None
         async with self._database.autocommit(organization_id) as connection:

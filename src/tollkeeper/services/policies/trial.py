@@ -1,5 +1,4 @@
-"""Tries a rule (a yes-or-no question) on sample texts before the rule is published as a policy. The
-judge, the model that answers the question, is the same as for published policies."""
+"""Tries a rule on sample texts before it's published, with the same judge."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -30,9 +29,9 @@ TEXTS_MAX = 100_000
 @dataclass(frozen=True, slots=True)
 class TrialText:
     text: str
-    # The right answer to the rule's question; None if it is not known.
+    # The right answer; None if unknown.
     label: bool | None = None
-    # The request that the text answers; empty if the text is not an answer.
+    # Empty if the text isn't an answer.
     request: str = ""
 
 
@@ -41,7 +40,7 @@ class Trial:
     rule: str
     direction: Direction
     samples: tuple[Sample, ...]
-    # The reason for the first missing score; empty if no score is missing.
+    # Of the first missing score; empty if none is missing.
     missing_reason: str
 
     @property
@@ -49,8 +48,7 @@ class Trial:
         return histogram(self.samples)
 
     def fitted(self) -> Fitted:
-        """Fits a calibration, which converts scores to probabilities. Raises InvalidRequest if too
-        few samples have a label, or if all labels are the same."""
+        """Raises InvalidRequest with too few labels, or only one kind of label."""
         try:
             return measure(labelled(self.samples))
         except InvalidRequest as exc:
@@ -61,11 +59,11 @@ class Trial:
             ) from exc
 
     def calibrated(self, calibration: Calibration) -> "Trial":
-        """Returns the trial with probabilities in place of scores."""
+        """With probabilities in place of scores."""
         return replace(self, samples=calibrated(self.samples, calibration))
 
     def calibration_report(self, fitted: Fitted) -> dict[str, Any]:
-        """Returns the report that is stored with a calibration that was fitted to this trial."""
+        """Stored with the calibration that was fitted to this trial."""
         samples = calibrated(self.samples, fitted.calibration)
         separation = separate(samples)
         assert separation is not None, "a calibration is fitted to texts with both labels"
@@ -89,12 +87,10 @@ class PolicyTrial:
         direction: Direction = Direction.REQUEST,
         on_progress: Callable[[int], None] = lambda _: None,
     ) -> Trial:
-        """Asks the judge about each text, as if the text were a user's message or an answer
-        (`direction`). Calls `on_progress` with the number of finished texts. Raises Unavailable if
-        not a single text gets a score."""
+        """The texts are users' messages or answers (`direction`). `on_progress` gets the number of
+        finished texts. Raises Unavailable if not a single one gets a score."""
         _check(rule, texts)
-        # The judge caches scores by question key. Each trial has a new key, so that it does not get
-        # scores from an earlier trial.
+        # New for each trial, because the judge caches scores by key.
         question = Question(f"trial_{uuid4().hex}", rule)
         samples: list[Sample | None] = [None] * len(texts)
         reasons: list[str] = []
@@ -118,14 +114,14 @@ class PolicyTrial:
     async def _samples(
         self, question: Question, texts: Sequence[TrialText], direction: Direction
     ) -> AsyncIterator[tuple[int, Sample, str]]:
-        """Yields each sample as soon as the judge has answered: the index of its text, the sample,
-        and the reason if its score is missing. Asks about at most `concurrency` texts at a time."""
+        """As the judge answers: the text's index, the sample, and why its score is missing. Asks
+        about at most `concurrency` texts at once."""
         concurrency = self._judge.config.concurrency
         waiting: set[asyncio.Task[tuple[int, Sample, str]]] = set()
         try:
             for index, text in enumerate(texts):
                 waiting.add(asyncio.create_task(self._sample(question, index, text, direction)))
-                # After the last text, this loop waits for all remaining answers.
+                # After the last text, this waits for all remaining answers.
                 while len(waiting) >= concurrency or (waiting and index == len(texts) - 1):
                     done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                     for done_task in done:

@@ -1,5 +1,4 @@
-"""Limits the texts that are judged at the same time in the background, for which no client waits.
-There is a limit for their number, and one for the sum of their characters."""
+"""Limits the number and the characters of the texts judged in the background."""
 
 from collections import Counter
 
@@ -8,19 +7,17 @@ from tollkeeper.runtime.fair_queue import share
 
 
 class BackgroundTextLimits:
-    """Counts the texts that are being judged. One organization may use at most seven eighths of
-    each limit, so that its texts cannot block the policies of other organizations."""
+    """One organization may use seven eighths of each limit, so it can't block others' policies."""
 
     def __init__(self) -> None:
-        # The keys are organization ids as integers.
+        # By organization.
         self._texts: Counter[int] = Counter()
         self._characters: Counter[int] = Counter()
 
     def take(
         self, organization_id: OrganizationId, length: int, *, texts_max: int, characters_max: int
     ) -> bool:
-        """Counts one more text of this length and returns True. If a limit does not allow the text,
-        does not count it and returns False."""
+        """Counts nothing if it returns False."""
         owner = organization_id.int
         texts, characters = self._texts, self._characters
         if (
