@@ -1,1 +1,1 @@
-"""Contains the use cases of organizations, projects, keys and client authentication."""
+"""Use cases of organizations, projects, keys and authentication."""

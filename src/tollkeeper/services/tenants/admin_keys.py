@@ -1,5 +1,4 @@
-"""Manages admin keys, with which clients administer their organization. Only operators create and
-rename admin keys. Operators and clients list and revoke admin keys."""
+"""Manages admin keys. Only operators create and rename them; clients also list and revoke them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -36,8 +35,7 @@ class AdminKeys:
         permissions: Iterable[str],
         expires_in_s: int | None,
     ) -> tuple[AdminKey, str]:
-        """Creates a key and returns the key and its value. Only a digest of the value is stored, so
-        the value can be shown only once."""
+        """Only a digest is stored, so the value can be shown only once."""
         minted = mint_key(KeyKind.ADMIN)
         now = self._clock()
         key = AdminKey(
@@ -76,7 +74,7 @@ class AdminKeys:
                 and await admin_keys.find(connection, organization_id, after) is None
             ):
                 raise NotFound("There is no such Admin API key.", param="after")
-            # One additional key is read, to find out whether there is a next page.
+            # One more, to see whether there's a next page.
             keys = await admin_keys.find_page(
                 connection, organization_id, after=after, limit=limit + 1, descending=descending
             )
@@ -91,7 +89,7 @@ class AdminKeys:
         async with self._database.transaction() as connection:
             found = await _find(connection, key_id)
             await organizations.lock(connection, found.organization_id)
-            # The key may have changed before the lock was taken.
+            # It may have changed before the lock.
             found = await _find(connection, key_id)
             return await rename(connection, names.ADMIN_KEYS, found, name, found.organization_id)
 

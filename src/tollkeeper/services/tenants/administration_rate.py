@@ -1,8 +1,7 @@
-"""Limits the rate of an organization's administration requests, in one process.
+"""Limits an organization's administration requests, per process.
 
-Administration uses the database, which all organizations share. A request beyond the rate is
-rejected before its body is read. If the request's key was used recently, even the database is not
-read.
+All organizations share the database, so a request beyond the rate is rejected before its body is
+read. If its key was used recently, even the database isn't read.
 """
 
 from collections import OrderedDict
@@ -12,11 +11,11 @@ from tollkeeper.domain.errors import RateLimited
 from tollkeeper.domain.keys import key_digest
 from tollkeeper.services.minute_rate import NS_PER_S, MinuteRate
 
-# The maximum number of requests of one organization per minute. They may all arrive at once.
+# Of one organization. They may all come at once.
 PER_MINUTE = 600
 _KEYS_MAX = 10_000
-# Every full `_BYTES_PER_USE` bytes of a body count as another request, up to `_USES_PER_BODY_MAX`
-# requests. A larger body is rejected anyway, because one of its fields is too long.
+# Every full `_BYTES_PER_USE` of a body count as another request, up to `_USES_PER_BODY_MAX`. Larger
+# bodies are rejected anyway, because one of their fields is too long.
 _BYTES_PER_USE = 4096
 _USES_PER_BODY_MAX = 32
 
@@ -24,20 +23,18 @@ _USES_PER_BODY_MAX = 32
 class AdministrationRate:
     def __init__(self, rate: MinuteRate | None = None) -> None:
         self._rate = MinuteRate(PER_MINUTE) if rate is None else rate
-        # The organization of each recently used key, by the digest of the key. The least recently
-        # used key comes first.
+        # Of recently used keys, by digest, least recently used first.
         self._organizations: OrderedDict[bytes, OrganizationId] = OrderedDict()
 
     def require_room(self, presented_key: str) -> None:
-        """Raises RateLimited if the key is known from an earlier request and its organization has
-        used up its rate. Does not count the request."""
+        """Raises RateLimited if the key is known and its organization has used up its rate. Doesn't
+        count."""
         organization_id = self._organizations.get(key_digest(presented_key))
         if organization_id is not None:
             self._require_rate(organization_id)
 
     def take(self, organization_id: OrganizationId, presented_key: str) -> None:
-        """Counts a request with a valid key, and remembers the organization of the key for
-        `require_room`. Raises RateLimited if the rate is used up."""
+        """Counts a request with a valid key, and remembers the key for `require_room`."""
         digest = key_digest(presented_key)
         self._organizations[digest] = organization_id
         self._organizations.move_to_end(digest)
@@ -46,12 +43,12 @@ class AdministrationRate:
         self.count_request(organization_id)
 
     def count_request(self, organization_id: OrganizationId) -> None:
-        """Counts a request. Raises RateLimited if the rate is used up."""
+        """Raises RateLimited if the rate is used up."""
         self._require_rate(organization_id)
         self._rate.use(organization_id)
 
     def count_body(self, organization_id: OrganizationId, body_bytes: int) -> None:
-        """Counts a large body as further requests, because the content of the body is stored."""
+        """A large body counts as further requests, because it's stored."""
         times = min(body_bytes // _BYTES_PER_USE, _USES_PER_BODY_MAX)
         if times:
             self._rate.use(organization_id, times)

@@ -1,5 +1,4 @@
-"""Finds the caller (the project or organization) to which an API key belongs, and rejects keys that
-are not active."""
+"""Finds the caller of an API key, and rejects keys that aren't active."""
 
 import hmac
 import time
@@ -17,26 +16,21 @@ from tollkeeper.storage.database import Database
 
 _INVALID_KEY = "This API key is not valid."
 _CACHED_MAX = 10_000
-# The time for which a cached key is fresh.
 _CACHED_S = 30.0
-# After `_CACHED_S`, a cached key can be used for this additional time, but only to reject calls.
+# For this much longer, a cached key may only reject calls.
 _STALE_S = 30.0
 
 
 @dataclass(slots=True, eq=False)
 class CachedKey:
-    """Contains the caller of a key that was read from the database a short time ago."""
-
     caller: ProjectCaller
-    # Times of the monotonic clock. Until `fresh_until`, this entry is fresh. Until `checked_until`, it
-    # need not be looked up again.
+    # Of the monotonic clock. Until `checked_until`, this needn't be looked up again.
     fresh_until: float
     checked_until: float = 0.0
-    # Whether the entry may be used to serve a call. An older entry may only be used to reject a call
-    # while the process is overloaded. Without older entries, all calls with a key would wait for the
-    # database when the key's entry expires, even during an overload.
+    # Otherwise it may only reject a call while the process is overloaded. Without stale entries,
+    # calls would wait for the database when their key's entry expires, even in an overload.
     is_fresh: bool = True
-    # The Unix second in which a use of the key was last recorded.
+    # In Unix seconds.
     use_recorded_at: int = 0
 
 
@@ -46,21 +40,20 @@ class Authentication:
         self._clock = clock
         self._project_keys = KeyLookups(database, project_keys.find_by_digests)
         self._admin_keys = KeyLookups(database, admin_keys.find_by_digests)
-        # Cached keys by the digest of the key. The oldest entry comes first.
+        # By digest, oldest first.
         self._cached: dict[bytes, CachedKey] = {}
 
     async def authenticate(self, presented_key: str) -> Caller:
-        """Returns the caller of a key. Raises Unauthenticated if the key is not valid. Reads the key
-        from the database each time, so that a revocation takes effect with the next request."""
+        """Reads the key from the database each time, so a revocation takes effect with the next
+        request."""
         kind = key_kind(presented_key)
         if kind is None:
             raise Unauthenticated(_INVALID_KEY)
         return await self._authenticate(kind, key_digest(presented_key))
 
     async def authenticate_and_cache(self, presented_key: str) -> Caller:
-        """Works like `authenticate`, and also caches project keys for `cached`. A cached key may
-        meanwhile be revoked. So only inference calls may use it: their admission reads the key
-        again, under a lock."""
+        """Also caches project keys for `cached`. A cached key may be revoked meanwhile, so this is
+        only for inference calls: their admission reads the key again, under a lock."""
         authenticated = await self.authenticate(presented_key)
         if isinstance(authenticated, ProjectCaller):
             digest = key_digest(presented_key)
@@ -71,9 +64,8 @@ class Authentication:
         return authenticated
 
     def cached(self, digest: bytes) -> CachedKey | None:
-        """Returns the cached entry of a key, None if there is no entry. Also records the use of the
-        key. If the entry is fresh, the result is valid until the end of the current second, so that
-        the use of the key in the next second is recorded too."""
+        """Also records the key's use. A fresh entry is valid until the current second ends, so that
+        a use in the next second is recorded too."""
         key = self._cached.get(digest)
         if key is None:
             return None

@@ -1,9 +1,7 @@
-"""Lets clients repeat a creation request safely: requests with the same Idempotency-Key create only
-one resource.
+"""Lets clients repeat a creation safely: an Idempotency-Key creates only one resource.
 
-The record of the Idempotency-Key is written in the same transaction as the resource. So a
-concurrent request with the same key never creates a second resource, and a failed creation leaves
-no record.
+Its record is written in the resource's transaction. So a concurrent request never creates a second
+resource, and a failed creation leaves no record.
 """
 
 import hashlib
@@ -22,18 +20,16 @@ _SEAL_PURPOSE = "idempotent-secret"
 
 @dataclass(frozen=True, slots=True)
 class IdempotentRequest:
-    """Describes a creation request: its organization, operation, Idempotency-Key and content."""
-
     organization_id: OrganizationId
     operation: str
     key: str
-    # A canonical form of path and body, which is equal for requests with the same meaning.
+    # A canonical form of path and body, equal for requests that mean the same.
     meaning: bytes
 
     @property
     def record_key(self) -> records.RecordKey:
-        # Only a digest of the Idempotency-Key is stored. The key itself is needed to decrypt the
-        # stored secret (the value of the created API key), so it must not be in the database.
+        # Only a digest is stored: the key itself decrypts the stored secret, so it mustn't be in
+        # the database.
         digest = hashlib.sha256(self.key.encode()).digest()
         return records.RecordKey(self.organization_id, self.operation, digest)
 
@@ -44,8 +40,7 @@ class IdempotentRequest:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Contains the result of the first request with this Idempotency-Key. `secret` is the value of
-    the created API key; it is None after a day, or if the resource has no secret."""
+    """What the first request created. `secret` is the value of an API key, and None after a day."""
 
     resource_id: str
     secret: str | None
@@ -59,9 +54,8 @@ class Idempotency:
     async def claim(
         self, connection: Connection, request: IdempotentRequest, resource_id: str
     ) -> Replay | None:
-        """Returns None for the first request with this Idempotency-Key; the caller must then create
-        the resource with the id `resource_id`. For a repeated request, returns the result of the
-        first request. Raises IdempotencyConflict if the first request had different content."""
+        """None for the first request, and the caller must then create `resource_id`. Otherwise what
+        the first one created. Raises IdempotencyConflict if that one had different content."""
         now = self._clock()
         is_first = await records.claim(
             connection,
@@ -81,12 +75,12 @@ class Idempotency:
     async def keep_secret(
         self, connection: Connection, request: IdempotentRequest, secret: str
     ) -> None:
-        """Stores the value of the created API key in encrypted form, for repeated requests."""
+        """The value of an API key, encrypted, for repeated requests."""
         sealed = self._vault.seal(secret.encode(), _SEAL_PURPOSE, *_seal_context(request))
         await records.keep_secret(connection, request.record_key, sealed)
 
     async def forget_old_secrets(self, database: Database) -> int:
-        """Deletes the stored secrets that are older than a day, and returns their number."""
+        """Older than a day. Returns how many."""
         async with database.autocommit() as connection:
             return await records.forget_secrets(connection, before=self._clock() - SECRET_REPLAY_S)
 

@@ -1,9 +1,8 @@
-"""Looks up API keys by their digests. One SQL statement looks up many keys.
+"""Looks up many API keys by digest in one SQL statement.
 
-If no statement is running, a lookup starts at once. Lookups that arrive while a statement runs wait
-for the next statement, which looks up all their keys. So a lookup never returns data that was read
-before the lookup began. All organizations share these statements, because the organization of a key
-is unknown before the lookup.
+Lookups that arrive while a statement runs wait for the next one, so none returns data that was read
+before it began. All organizations share the statements, because nobody knows a key's organization
+yet.
 """
 
 import asyncio
@@ -19,8 +18,6 @@ _WAITING_MAX = 20_000
 
 
 class StoredKey(Protocol):
-    """Represents a stored key with its digest."""
-
     @property
     def digest(self) -> bytes: ...
 
@@ -49,8 +46,7 @@ class KeyLookups(Generic[K]):
         )
 
     async def find(self, digest: bytes) -> K | None:
-        """Returns the key as it is in the database now; None if there is no key with this digest.
-        Raises Unavailable if too many lookups wait."""
+        """As it is in the database now. Raises Unavailable if too many lookups wait."""
         if self._batches.queued >= _WAITING_MAX:
             raise Unavailable("The database is busy; try again.", retry_after_s=2)
         lookup: _Lookup[K] = _Lookup(digest)

@@ -1,8 +1,7 @@
-"""Records in memory when each API key was last used, and writes these times for many keys together.
+"""Remembers when each API key was last used, and writes many of these times together.
 
-The times are in a map by key, and the background work in `services.upkeep` writes the map at an
-interval. A queue (`services.batches`) would not fit: a key that is used a thousand times between two
-writes needs only one write.
+`services.upkeep` writes them at an interval. A queue (`services.batches`) wouldn't fit: a key
+that's used a thousand times needs only one write.
 """
 
 from collections.abc import Iterator
@@ -12,15 +11,12 @@ from tollkeeper.domain.access import Caller, KeyId, KeyKind, OrganizationId
 from tollkeeper.storage import admin_keys, project_keys
 from tollkeeper.storage.database import Database
 
-# Organization, key and Unix time of the last use, by the id of the key as an integer, which hashes
-# faster than a UUID.
+# By the key's id as an integer, which hashes faster than a UUID. Times are in Unix seconds.
 _LastUses: TypeAlias = dict[int, tuple[OrganizationId, KeyId, int]]
 
-# The maximum number of keys whose use is recorded between two writes. The use of further keys is
-# not recorded until the next write.
+# Between two writes. The use of further keys isn't recorded.
 _KEYS_MAX = 100_000
-# The maximum number of keys in one statement. With many more keys, PostgreSQL would scan the whole
-# table instead of using the index.
+# With many more, PostgreSQL would scan the whole table instead of using the index.
 _KEYS_PER_STATEMENT = 1_000
 
 
@@ -34,8 +30,7 @@ class KeyUse:
             last_uses[key_id.int] = (caller.organization_id, key_id, now)
 
     async def write(self, database: Database) -> None:
-        """Writes the recorded times. If a write fails, the times that were not written stay for the
-        next write. If a key was used again meanwhile, only its newer time stays."""
+        """What fails stays for the next write, unless the key was used again meanwhile."""
         writers = {KeyKind.PROJECT: project_keys.record_use, KeyKind.ADMIN: admin_keys.record_use}
         for kind, write in writers.items():
             last_uses, self._last_uses[kind] = self._last_uses[kind], {}
@@ -51,8 +46,7 @@ class KeyUse:
 
 
 def _parts(last_uses: _LastUses) -> Iterator[list[tuple[OrganizationId, KeyId, int]]]:
-    """Yields the keys in sorted parts. The fixed order prevents a deadlock between two processes
-    that write the same keys."""
+    """Sorted, so two processes that write the same keys can't deadlock."""
     keys = sorted(last_uses.values())
     for first in range(0, len(keys), _KEYS_PER_STATEMENT):
         yield keys[first : first + _KEYS_PER_STATEMENT]

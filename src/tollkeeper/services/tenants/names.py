@@ -1,10 +1,8 @@
-"""Finds the organization, project, key or policy that an operator names in a command, renames
-objects, and checks that a name is not used yet.
+"""Finds what an operator names in a command, renames objects, and keeps names unique.
 
-An operator can type an id, the beginning of an id, or a name. Names are not always unique: two
-organizations may have projects with the same name, and keys that clients create over the API may
-have equal names. So a name must match completely, and a text that matches several objects is
-rejected with a list of these objects.
+You can type an id, its beginning, or a name. Names aren't always unique (two organizations may have
+projects of the same name), so a name must match completely, and an ambiguous text is rejected with
+a list of what it fits.
 """
 
 import re
@@ -33,8 +31,7 @@ Named = TypeVar("Named", Organization, Project, ProjectKey, AdminKey)
 _LISTED_MAX = 5
 _ID_DIGITS = 32
 _SHOWN_ID_LENGTH = 8
-# An id or the beginning of an id. It must have at least four digits, so that a short name is not
-# mistaken for the beginning of an id.
+# At least four digits, so a short name isn't mistaken for the beginning of an id.
 _ID_OR_PREFIX = re.compile(r"[0-9a-f]{4,32}")
 _POLICY_ID = re.compile(r"pol_[0-9a-f]{32}")
 _POLICY_ID_OR_PREFIX = re.compile(r"pol_[0-9a-f]{4,32}")
@@ -81,9 +78,8 @@ class Names:
         return found[0].id
 
     async def names_of(self, ids: Iterable[object]) -> dict[str, str]:
-        """Returns the names of the objects with these ids, by id, for display. Omits ids without an
-        object. If objects of one kind have the same name, the beginning of the id is added to the
-        name."""
+        """For display, by id. Omits ids without an object. Where names of one kind are equal, adds
+        the beginning of the id."""
         texts = set(map(str, ids))
         uuids = [whole_id for text in texts if (whole_id := _whole_id(text)) is not None]
         policies = [text for text in texts if _POLICY_ID.fullmatch(text)]
@@ -103,7 +99,7 @@ class Names:
         text = text.strip()
         whole_id = _whole_id(text)
         if whole_id is not None:
-            # If no object has this id, the use case that gets the id raises NotFound.
+            # If nothing has this id, the use case that gets it raises NotFound.
             return whole_id
         if not _is_searchable(text):
             raise _not_found(kind.noun, text)
@@ -122,8 +118,7 @@ class Names:
 
 
 def checked_name(name: str) -> str:
-    """Trims and checks a name from an operator's command. Names in API requests are checked when
-    the request is decoded."""
+    """For commands. Names in API requests are checked when they're decoded."""
     name = name.strip()
     if not 1 <= len(name) <= NAME_LENGTH_MAX or "\x00" in name:
         raise InvalidRequest(f"A name has 1 to {NAME_LENGTH_MAX} characters.", param="name")
@@ -137,10 +132,9 @@ async def require_unused_name(
     identity: UUID,
     owner_id: UUID | None = None,
 ) -> None:
-    """Raises StateConflict if another object of the same kind and owner has this name, ignoring
-    case. Objects that are archived, revoked or expired do not count. Until its transaction ends, the
-    caller must hold a lock that keeps other transactions from naming an object of this kind and
-    owner. `identity` is the id of the object that gets the name."""
+    """Of the same kind and owner, ignoring case; what's archived, revoked or expired doesn't count.
+    Until its transaction ends, the caller must hold a lock that keeps others from naming such an
+    object. `identity` gets the name."""
     taken_by = await names.find_in_use(
         connection, kind, name=name, owner_id=owner_id, other_than=identity
     )
@@ -157,7 +151,7 @@ async def rename(
     name: str,
     owner_id: UUID | None = None,
 ) -> Named:
-    """Renames an object. The caller must hold the lock that `require_unused_name` describes."""
+    """Hold the lock that `require_unused_name` describes."""
     await require_unused_name(connection, kind, name, named.id, owner_id)
     await names.rename(connection, kind, named.id, name)
     await record_change(
@@ -184,8 +178,7 @@ def _is_searchable(text: str) -> bool:
 
 
 def _id_range(text: str) -> tuple[UUID, UUID] | None:
-    """Returns the lowest and the highest id that begin with this text; None if the text is not the
-    beginning of an id."""
+    """The lowest and highest id that begin like this; None if it's not the beginning of an id."""
     digits = text.lower().replace("-", "")
     if _ID_OR_PREFIX.fullmatch(digits) is None:
         return None

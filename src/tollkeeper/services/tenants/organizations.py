@@ -1,6 +1,5 @@
-"""Creates, shows, renames and archives organizations, and grants and revokes their checks. A check
-is an approval that some models require of an organization. Only operators change organizations. In
-the console, an organization's own users can see it."""
+"""Manages organizations and the checks granted to them. Only operators change them; in the console,
+an organization's own users can see theirs."""
 
 from dataclasses import replace
 from uuid import uuid4
@@ -27,7 +26,7 @@ class Organizations:
     async def organization_create(
         self, name: str, *, within: Connection | None = None
     ) -> Organization:
-        """Creates an organization. `within` is as in `Database.transaction`."""
+        """`within` is as in `Database.transaction`."""
         organization = Organization(
             id=OrganizationId(uuid4()), name=checked_name(name), created_at=self._clock()
         )
@@ -63,17 +62,16 @@ class Organizations:
             return await rename(connection, names.ORGANIZATIONS, found, name)
 
     async def organization_archive(self, organization_id: OrganizationId) -> Organization:
-        """Archives the organization and its projects, so that no further call with their keys is
-        admitted. Does nothing if the organization is already archived."""
+        """Also its projects, so no further call with their keys is admitted. Does nothing if it's
+        archived."""
         async with self._database.transaction() as connection:
-            # This lock prevents new projects, because the creation of a project takes the same
-            # lock.
+            # Creating a project takes this lock too, so there'll be no new ones.
             await organizations.lock(connection, organization_id)
             before = await _find(connection, organization_id)
             if before.archived_at is not None:
                 return before
-            # Admission takes this lock too. So every admission that has read an active project ends
-            # before the project is archived.
+            # Admission takes this too, so every admission that has read an active project ends
+            # first.
             await lock_account_rows(connection, organization_id)
             after = replace(before, archived_at=self._clock())
             assert after.archived_at is not None

@@ -1,5 +1,5 @@
-"""Manages project keys. Clients, operators and an organization's console users create keys. Only
-operators rename, suspend, rotate and revoke keys, and choose their models."""
+"""Manages project keys. Clients, operators and an organization's console users create them; only
+operators do the rest."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -28,20 +28,18 @@ from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.resolutions import lock_account_rows
 
 OPERATION_CREATE = "project_key_create"
-# The maximum number of keys of one project. Revoked and expired keys do not count.
+# Of one project. Revoked and expired ones don't count.
 KEYS_MAX = 10_000
-# A hundred years. The limit ensures that the database can store the time of expiry.
+# A hundred years, so the database can store the time of expiry.
 _EXPIRES_IN_S_MAX = 100 * 366 * 86400
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Contains a new key and the old key that it replaces."""
-
     new: ProjectKey
-    # The value of the new key. It is shown only once, because only a digest of it is stored.
+    # Shown only once, because only a digest is stored.
     value: str
-    # The old key stays valid until its `expires_at`.
+    # Valid until its `expires_at`.
     old: ProjectKey
 
 
@@ -61,9 +59,8 @@ class ProjectKeys:
     async def project_key_create(
         self, project_id: ProjectId, name: str, request: IdempotentRequest
     ) -> tuple[ProjectKey, str | None]:
-        """Creates a key for a client and returns the key and its value. A repeated request with the
-        same Idempotency-Key returns the first key again. If the repeated request comes more than a
-        day after the first request, the value is None."""
+        """For a client. A repeated Idempotency-Key returns the first key again, but after a day
+        without its value."""
         minted = mint_key(KeyKind.PROJECT)
         key_id = KeyId(uuid4())
         async with self._database.transaction(request.organization_id) as connection:
@@ -95,10 +92,9 @@ class ProjectKeys:
         unique_name: bool = True,
         within: Connection | None = None,
     ) -> tuple[ProjectKey, str]:
-        """Creates a key for a command or for the console, and returns the key and its value. With
-        `unique_name`, the key's name must differ from the names of the project's other usable keys.
-        Keys that clients create over the API may have equal names, and so may the two keys of a
-        rotation. `within` is as in `Database.transaction`."""
+        """For a command or the console. With `unique_name`, the project's other usable keys must
+        have other names. Clients' keys may have equal names, and so may the two of a rotation.
+        `within` is as in `Database.transaction`."""
         minted = mint_key(KeyKind.PROJECT)
         key_id, name = KeyId(uuid4()), checked_name(name)
         async with self._database.transaction(within=within) as connection:
@@ -132,7 +128,7 @@ class ProjectKeys:
     async def project_key_list_of_organization(
         self, organization_id: OrganizationId, *, limit: int
     ) -> list[ProjectKey]:
-        """Returns the project keys of an organization, newest first."""
+        """Newest first."""
         async with self._database.autocommit() as connection:
             return await project_keys.find_of_organization(connection, organization_id, limit=limit)
 
@@ -148,7 +144,7 @@ class ProjectKeys:
         async with self._database.transaction() as connection:
             key = await _find(connection, key_id)
             await projects.find_and_lock(connection, key.organization_id, key.project_id)
-            # The key may have changed before the lock was taken.
+            # It may have changed before the lock.
             key = await _find(connection, key_id)
             return await rename(connection, names.PROJECT_KEYS, key, name, key.project_id)
 
@@ -177,8 +173,7 @@ class ProjectKeys:
         )
 
     async def project_key_allow_models(self, key_id: KeyId, models: Iterable[str]) -> ProjectKey:
-        """Sets the models that calls with this key may use. The project must allow the model of a
-        call too. An empty list means all models of the project."""
+        """The project must allow a call's model too. An empty list means all of the project's."""
         entries = checked_entries(models)
 
         async def allow(connection: Connection, key: ProjectKey) -> bool:
@@ -189,7 +184,7 @@ class ProjectKeys:
         )
 
     async def project_key_rotate(self, key_id: KeyId, grace_s: int) -> "Rotation":
-        """Creates a key with the same name, permissions, models and lifetime. The old key stays
+        """The new key has the same name, permissions, models and lifetime, and the old one stays
         valid for the grace period. A key can be rotated only once."""
         if not 0 <= grace_s <= _EXPIRES_IN_S_MAX:
             raise InvalidRequest("The grace period must be 0 s or more.", param="grace")
@@ -197,8 +192,7 @@ class ProjectKeys:
         now = self._clock()
         async with self._database.transaction() as connection:
             old = await _find(connection, key_id)
-            # Every change of a key requires this lock; `_change_key` says why. The key may have
-            # changed before the lock was taken, so it is read again.
+            # `_change_key` says why. The key may have changed before the lock, so read it again.
             await lock_account_rows(connection, old.organization_id)
             old = await _find(connection, key_id)
             status = old.status(now)
@@ -245,8 +239,8 @@ class ProjectKeys:
         models: tuple[str, ...] = (),
         is_replacement: bool = False,
     ) -> ProjectKey:
-        # This lock has two purposes. The project cannot be archived before the key is created, and
-        # concurrent creations cannot exceed the maximum number of keys.
+        # So the project can't be archived before the key is there, and concurrent creations can't
+        # exceed the limit.
         project = await projects.find_and_lock(connection, organization_id, project_id)
         if project is None:
             raise NotFound("There is no such project.", param="project_id")
@@ -288,8 +282,8 @@ class ProjectKeys:
     ) -> ProjectKey:
         async with self._database.transaction() as connection:
             key = await _find(connection, key_id)
-            # Admission takes this lock too. So every admission that has read the old state of the
-            # key ends before the key changes, and every later admission reads the new state.
+            # Admission takes this too. Every admission that has read the old state ends before the
+            # key changes, and every later one reads the new state.
             await lock_account_rows(connection, key.organization_id)
             if not await change(connection, key):
                 raise StateConflict(refusal)

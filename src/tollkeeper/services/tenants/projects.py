@@ -1,5 +1,5 @@
-"""Manages projects. Only operators create and rename projects and choose their models. Operators and
-an organization's console users list projects. Operators, console users and clients archive them."""
+"""Manages projects. Only operators create and rename them and choose their models. Console users
+also list them; console users and clients also archive them."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -25,7 +25,7 @@ class Projects:
     async def project_create(
         self, organization_id: OrganizationId, name: str, *, within: Connection | None = None
     ) -> Project:
-        """Creates a project. `within` is as in `Database.transaction`."""
+        """`within` is as in `Database.transaction`."""
         project = Project(
             id=ProjectId(uuid4()),
             organization_id=organization_id,
@@ -57,17 +57,17 @@ class Projects:
         async with self._database.transaction() as connection:
             found = await _find(connection, project_id)
             await organizations.lock(connection, found.organization_id)
-            # The project may have changed before the lock was taken.
+            # It may have changed before the lock.
             found = await _find(connection, project_id)
             return await rename(connection, names.PROJECTS, found, name, found.organization_id)
 
     async def project_allow_models(self, project_id: ProjectId, models: Iterable[str]) -> Project:
-        """Sets the models that calls of the project may use. An empty list means all models."""
+        """An empty list means all models."""
         entries = checked_entries(models)
         async with self._database.transaction() as connection:
             before = await _find(connection, project_id)
-            # Admission takes this lock too, so every later admission reads the new list. The project
-            # may have changed before the lock was taken, so it is read again.
+            # Admission takes this too, so every later one reads the new list. The project may have
+            # changed before the lock, so read it again.
             await lock_account_rows(connection, before.organization_id)
             before = await _find(connection, project_id)
             await projects.write_models(connection, before.organization_id, project_id, entries)
@@ -87,13 +87,13 @@ class Projects:
     async def project_archive(
         self, organization_id: OrganizationId, project_id: ProjectId
     ) -> ProjectId:
-        """Archives the project. Does nothing if the project is already archived."""
+        """Does nothing if it's archived."""
         async with self._database.transaction(organization_id) as connection:
             before = await projects.find(connection, organization_id, project_id)
             if before is None:
                 raise NotFound("There is no such project.", param="project_id")
-            # Admission takes this lock too. So every admission that has read the active project
-            # ends before the project is archived.
+            # Admission takes this too, so every admission that has read the active project ends
+            # first.
             await lock_account_rows(connection, organization_id)
             await archive_project(connection, before, self._clock())
         return project_id
@@ -107,8 +107,7 @@ async def _find(connection: Connection, project_id: ProjectId) -> Project:
 
 
 async def archive_project(connection: Connection, project: Project, now: int) -> None:
-    """Archives the project if it is not archived yet. The caller must hold the lock of the
-    organization's account."""
+    """Does nothing if it's archived. Hold the lock of the organization's account."""
     if await projects.archive(connection, project.organization_id, project.id, now):
         await record_change(
             connection,
@@ -122,9 +121,8 @@ async def archive_project(connection: Connection, project: Project, now: int) ->
 
 
 async def lock_active_organization(connection: Connection, organization_id: OrganizationId) -> None:
-    """Takes the lock that is required to create objects of an organization. The organization cannot
-    be archived until the transaction ends. Raises NotFound if the organization does not exist, and
-    StateConflict if it is archived."""
+    """Required to create an organization's objects: it can't be archived until the transaction
+    ends. Raises NotFound or StateConflict."""
     await organizations.lock(connection, organization_id)
     organization = await organizations.find(connection, organization_id)
     if organization is None:
