@@ -3,9 +3,13 @@
 import json
 
 import pytest
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
 
 from tests.support.tables import each
-from tollkeeper.cli.output import Document, Listing, Record, one_line, show
+from tollkeeper.cli.output import Document, Listing, Record, one_line, show, show_picture
 
 
 def test_record_for_people(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,3 +63,40 @@ def test_document_is_the_same_for_both(capsysbinary: pytest.CaptureFixture[bytes
 )
 def test_a_refusal_is_one_line(message: str, shown: str) -> None:
     assert one_line(message) == shown
+
+
+def test_a_table_in_a_pipe_has_neither_lines_nor_bars(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("day", "", box=SIMPLE_HEAD, title="Costs", show_footer=True)
+    table.columns[0].footer = "total"
+    table.add_column("USD", justify="right", footer="3")
+    table.add_row("Monday", "█" * 9, Text("[1]"))
+    table.add_row("Tuesday", "█", "[bold]2[/]")
+    show_picture(Group(table, Text("One call is missing.", style="yellow")))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "Costs",
+        "day\tUSD",
+        "Monday\t[1]",
+        "Tuesday\t2",
+        "total\t3",
+        "",
+        "One call is missing.",
+    ]
+
+
+def test_a_record_in_a_pipe_is_not_padded(capsys: pytest.CaptureFixture[str]) -> None:
+    show(Record({"id": 1, "organization_id": 22}), as_json=False)
+    assert capsys.readouterr().out == "id\t1\norganization_id\t22\n"
+
+
+def test_objects_in_a_list_are_numbered(capsys: pytest.CaptureFixture[str]) -> None:
+    verdicts = [{"mode": "enforcing", "matched": True}, {"mode": "monitoring", "matched": None}]
+    show(Record({"verdicts": verdicts, "names": ["a", "b"], "none": []}), as_json=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "verdicts.1.mode\tenforcing",
+        "verdicts.1.matched\tyes",
+        "verdicts.2.mode\tmonitoring",
+        "verdicts.2.matched\t-",
+        "names\ta, b",
+        "none\t-",
+    ]

@@ -180,7 +180,7 @@ def _figures(pairs: tuple[ComparedFigure, ...]) -> dict[str, Any]:
 
 def _picture(comparison: BillComparison) -> RenderableType:
     table = Table(
-        *("day", "model", "", "figure", "bill", "ledger", "difference"),
+        *("day", "model", "result", "figure", "bill", "ledger", "difference"),
         box=SIMPLE_HEAD,
         pad_edge=False,
     )

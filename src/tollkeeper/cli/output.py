@@ -1,5 +1,5 @@
-"""Prints a command's output: one JSON document with `--json`, otherwise text. A listing is printed as a
-table on a terminal, and as tab-separated lines in a pipe."""
+"""Prints a command's output: one JSON document with `--json`, otherwise text. A table is drawn on a
+terminal, and has tab-separated lines in a pipe."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from tollkeeper.domain.errors import StateConflict
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
 SHOWN_ONCE = "Copy the value now: it is not stored and cannot be shown again."
@@ -129,10 +129,9 @@ def _print_record(record: Record) -> None:
     table.add_column(overflow="fold")
     for name, value in _flat(record.fields):
         table.add_row(name, Text(_cell(name, value)))
-    output = console()
-    output.print(table)
+    show_picture(table)
     if record.note:
-        output.print(Text(record.note, style="yellow"))
+        console().print(Text(record.note, style="yellow"))
 
 
 def _print_listing(listing: Listing) -> None:
@@ -149,6 +148,46 @@ def _print_listing(listing: Listing) -> None:
         from rich.text import Text
 
         console().print(Text(listing.note, style="yellow"))
+
+
+def show_picture(picture: "RenderableType") -> None:
+    """Prints text and tables. Programs read a pipe, so tables have neither lines nor bars there."""
+    if sys.stdout.isatty():
+        console().print(picture)
+        return
+    for line in _lines_of(picture):
+        sys.stdout.write(line + "\n")
+
+
+def _lines_of(picture: "RenderableType") -> Iterator[str]:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    match picture:
+        case Group():
+            for number, part in enumerate(picture.renderables):
+                if number:
+                    yield ""
+                yield from _lines_of(part)
+        case Table():
+            # Bars have no heading. The columns of a record have none either.
+            columns = [one for one in picture.columns if one.header or not picture.show_header]
+            if picture.title:
+                yield from _lines_of(picture.title)
+            rows = list(zip(*(column.cells for column in columns), strict=True))
+            if picture.show_header:
+                rows.insert(0, tuple(column.header for column in columns))
+            if picture.show_footer:
+                rows.append(tuple(column.footer for column in columns))
+            for row in rows:
+                yield "\t".join(" ".join(_lines_of(cell)) for cell in row)
+        case str():
+            yield Text.from_markup(picture).plain
+        case Text():
+            yield picture.plain
+        case _:
+            raise AssertionError(f"a {type(picture).__name__} has no form for pipes")
 
 
 def _plain_lines(listing: Listing) -> Iterator[str]:
@@ -213,11 +252,15 @@ def console() -> "Console":
 
 
 def _flat(fields: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Returns the fields of an object and of its nested objects, whose fields get dotted names."""
+    """Returns the fields of an object and of its nested objects, whose fields get dotted names. Objects
+    in a list are numbered: `verdicts.1.mode`."""
     flat: list[tuple[str, Any]] = []
     for name, value in fields.items():
         if isinstance(value, Mapping):
             flat += _flat(value, f"{prefix}{name}.")
+        elif value and isinstance(value, list | tuple) and isinstance(value[0], Mapping):
+            for number, item in enumerate(value, start=1):
+                flat += _flat(item, f"{prefix}{name}.{number}.")
         else:
             flat.append((prefix + name, value))
     return flat

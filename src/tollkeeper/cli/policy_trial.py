@@ -292,7 +292,7 @@ def _histogram(bins: Sequence[Bin], value: str) -> Table:
 
 def _separation_table(separation: Separation, threshold: int) -> Table:
     table = Table(
-        *("threshold", "precision", "recall", "F1", "accuracy", ""),
+        *("threshold", "precision", "recall", "F1", "accuracy", "note"),
         box=SIMPLE_HEAD,
         pad_edge=False,
     )

@@ -10,7 +10,7 @@ import typer
 from rich.console import RenderableType
 
 from tollkeeper.cli.command import Invocation, command, run_with_services
-from tollkeeper.cli.output import Record, console, show
+from tollkeeper.cli.output import Record, show, show_picture
 from tollkeeper.domain.errors import StateConflict
 
 if TYPE_CHECKING:
@@ -64,4 +64,4 @@ def show_report(report: Report, *, as_json: bool) -> None:
     if report.text:
         sys.stdout.write(report.text)
         return
-    console().print(report.picture)
+    show_picture(report.picture)
