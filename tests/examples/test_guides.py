@@ -15,7 +15,7 @@ import pytest
 from tests.journeys.clients.environments import node_environment
 from tests.support.databases import data_dir_beside, database_url
 from tests.support.documents import GUIDES, Block, blocks_of, shown
-from tests.support.program import Program, write_config
+from tests.support.program import Program, model_entry, write_config
 from tests.support.scripted_gateway import ScriptedGateway, answering_gateway
 from tollkeeper.domain.access import ADMIN_PERMISSIONS, PROJECT_KEY_PERMISSIONS
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(900)
 _MODEL = "tollkeeper/smollm2-135m-instruct"
 _WITHIN_S = 120
 # Names of objects in the guides. Each guide gets separate objects.
-_NAMES = re.compile(r"\b(Acme|Search|search-\w+|No passwords)\b(?!-)")
+_NAMES = re.compile(r"\b(Acme|Demo|Search|search-\w+|No passwords)\b(?!-)")
 _RUN_BY_US = ("curl", "export", "tollkeeper")
 
 
@@ -44,7 +44,11 @@ def command_line(
 ) -> Program:
     """Returns the command line program, which uses the database of the gateway."""
     url, data_dir = database_url(conninfo), data_dir_beside(data_dir, conninfo)
-    config = write_config(tmp_path_factory.mktemp("guides"), data_dir, url=url)
+    config = write_config(
+        *(tmp_path_factory.mktemp("guides"), data_dir),
+        url=url,
+        more=model_entry("example/chat-small"),
+    )
     return Program(config, tmp_path_factory.mktemp("elsewhere"), compiled, warm=True)
 
 
@@ -81,7 +85,7 @@ class Reader:
         assert name in _RUN_BY_US, f"{place}: nothing here runs {name!r}; say why in the fence"
         if name == "export":
             variable = command.removeprefix("export ").partition("=")[0]
-            self.environment[variable] = await self._value_of(variable)
+            self.environment[variable] = self._value_of(variable)
         elif name == "curl":
             if shutil.which("curl") is None:
                 pytest.skip("curl is not installed")
@@ -90,11 +94,7 @@ class Reader:
             told = await asyncio.to_thread(self.program.run, *_words(command)[1:])
             assert told.code == 0, f"{place}: {command}\n{told.err}"
 
-    async def _value_of(self, variable: str) -> str:
-        if variable == "POLICY_ID":
-            found = await asyncio.to_thread(self.program.json, "policy", "list", f"Acme{self.own}")
-            (policy,) = found["data"]
-            return str(policy["id"])
+    def _value_of(self, variable: str) -> str:
         return {
             "OPENAI_BASE_URL": f"{self.running.gateway.base_url}/v1",
             "OPENAI_API_KEY": self.project_key,
@@ -105,7 +105,8 @@ class Reader:
     def _with_own_names(self, text: str) -> str:
         text = text.replace("http://127.0.0.1:8080", self.running.gateway.base_url)
         text = text.replace('"tkp_…"', f'"{self.project_key}"')
-        return _NAMES.sub(lambda found: found[0] + self.own, text)
+        # The demo's organization is the reader's.
+        return _NAMES.sub(lambda found: found[0].replace("Demo", "Acme") + self.own, text)
 
     async def _run(self, line: list[str], source: str = "", folder: Path | None = None) -> str:
         done = await asyncio.to_thread(
