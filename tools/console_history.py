@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from random import Random
 
-import psycopg
 from msgspec.structs import replace
-from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict
 from tests.support import stripe_events as stripe
 from tests.support.database_clock import DatabaseClock
 from tests.support.gateway import Tenant
@@ -75,26 +72,27 @@ class History:
 async def write_history(settings: Settings, conninfo: str) -> History:
     """Writes weeks of history up to now. No other process may use the database at the same time, because
     its clock is changed."""
-    clock = DatabaseClock(conninfo)
     now, random = datetime.now(UTC).replace(microsecond=0), Random(7)  # noqa: S311 - the same pictures each time
-    clock.set(now - timedelta(days=_DAYS))
-    async with running_services(
-        settings, conninfo, clock=lambda: int(clock.now.timestamp())
-    ) as services:
-        await _make_partitions(services, now)
-        tenants = await _make_tenants(services)
-        policies = [
-            await _draft(services, tenants[0], "No secrets", "Does the text contain a secret?"),
-            await _draft(services, tenants[0], "No medical advice", "Does it give medical advice?"),
-        ]
-        process = make_process(services.database)
-        for time in _times(now):
-            clock.set(time)
-            await _step(services, process, tenants, policies[0], time, random)
-        await process.ledger.drain()
-        clock.set(now)
-        await _finish(services, tenants, policies)
-    _restore_clock(conninfo)
+    with DatabaseClock(conninfo) as clock:
+        clock.set(now - timedelta(days=_DAYS))
+        async with running_services(
+            settings, conninfo, clock=lambda: int(clock.now.timestamp())
+        ) as services:
+            await _make_partitions(services, now)
+            tenants = await _make_tenants(services)
+            policies = [
+                await _draft(services, tenants[0], "No secrets", "Does the text contain a secret?"),
+                await _draft(
+                    services, tenants[0], "No medical advice", "Does it give medical advice?"
+                ),
+            ]
+            process = make_process(services.database)
+            for time in _times(now):
+                clock.set(time)
+                await _step(services, process, tenants, policies[0], time, random)
+            await process.ledger.drain()
+            clock.set(now)
+            await _finish(services, tenants, policies)
     return History(tenants, policies)
 
 
@@ -288,12 +286,3 @@ async def _finish(services: Services, tenants: list[PastTenant], policies: list[
     await services.accounts.overage_set(first.organization_id, 2 * _USD)
     for policy in policies[:1]:
         await services.policies.policy_publish(policy.organization_id, policy.id, policy.revision)
-
-
-def _restore_clock(conninfo: str) -> None:
-    """Makes the database return the real time again."""
-    name = str(conninfo_to_dict(conninfo)["dbname"])
-    with psycopg.connect(conninfo, autocommit=True) as connection:
-        connection.execute(
-            sql.SQL("ALTER DATABASE {} RESET search_path").format(sql.Identifier(name))
-        )

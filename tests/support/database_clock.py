@@ -30,15 +30,10 @@ class DatabaseClock:
     def __init__(self, conninfo: str) -> None:
         self.conninfo = conninfo
         self.now = datetime.now(UTC)
-        name = str(conninfo_to_dict(conninfo)["dbname"])
         with psycopg.connect(conninfo, autocommit=True) as connection:
             connection.execute(_CLOCK)
-            # For connections of tests, which do not set the program's conventions.
-            connection.execute(
-                sql.SQL("ALTER DATABASE {} SET search_path = {}").format(
-                    sql.Identifier(name), sql.SQL(_SEARCH_PATH)
-                )
-            )
+        # For connections of tests, which do not set the program's conventions.
+        self._alter(sql.SQL("SET search_path = {}").format(sql.SQL(_SEARCH_PATH)))
 
     def __enter__(self) -> Self:
         self._search_path = CONVENTIONS["search_path"]
@@ -48,6 +43,12 @@ class DatabaseClock:
     def __exit__(self, *_: object) -> None:
         """Lets later sessions find tables where they are in every other database."""
         CONVENTIONS["search_path"] = self._search_path
+        self._alter(sql.SQL("RESET search_path"))
+
+    def _alter(self, change: sql.Composable) -> None:
+        name = sql.Identifier(str(conninfo_to_dict(self.conninfo)["dbname"]))
+        with psycopg.connect(self.conninfo, autocommit=True) as connection:
+            connection.execute(sql.SQL("ALTER DATABASE {} {}").format(name, change))
 
     def set(self, now: datetime) -> None:
         self.now = now

@@ -78,7 +78,10 @@ async def add_day(connection: Connection, day: date, table: DailyTable = ACTIVIT
     into it. The partition is created as a separate table and then attached, because attaching does
     not block writers of other partitions. A lock on the default partition prevents new rows there
     in the meantime."""
+    cursor = await connection.execute(_FIND_HOME, {"table": table.name})
+    [[home]] = await cursor.fetchall()
     names = {
+        "home": sql.Identifier(home),
         "table": table.identifier,
         "default": table.default_partition,
         "day": table.partition(day),
@@ -90,9 +93,14 @@ async def add_day(connection: Connection, day: date, table: DailyTable = ACTIVIT
         await connection.execute(sql.SQL(statement).format(**names))
 
 
+# The schema of a table. Its partitions belong there too, even if the session's search path begins elsewhere.
+_FIND_HOME: LiteralString = """
+    SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid = %(table)s::regclass
+"""
 _ADD_DAY: tuple[LiteralString, ...] = (
     "LOCK TABLE {default} IN ACCESS EXCLUSIVE MODE",
-    "CREATE TABLE {day} (LIKE {table} INCLUDING ALL)",
+    "CREATE TABLE {home}.{day} (LIKE {table} INCLUDING ALL)",
     """
     WITH moved AS (
         DELETE FROM {default} WHERE {time} >= {first} AND {time} < {last} RETURNING *

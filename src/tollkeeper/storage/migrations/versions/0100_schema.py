@@ -585,6 +585,9 @@ SELECT ledger_make_immutable('ledger_close_steps');
 CREATE FUNCTION ledger_add_month(first_day date) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     suffix text := to_char(first_day, 'YYYYMM');
+    -- The partitions belong beside their tables, even if the session's search path begins elsewhere.
+    home text := (SELECT relnamespace::regnamespace FROM pg_class
+        WHERE oid = 'reservations'::regclass);
     first_id uuid := ledger_first_id(first_day);
     end_id uuid := ledger_first_id((first_day + interval '1 month')::date);
     name text;
@@ -593,7 +596,8 @@ BEGIN
     LOCK TABLE reservations_default, resolutions_default, overages_default
         IN ACCESS EXCLUSIVE MODE;
     FOREACH name IN ARRAY ARRAY['reservations', 'resolutions', 'overages'] LOOP
-        EXECUTE format('CREATE TABLE %I (LIKE %I INCLUDING ALL)', name || '_' || suffix, name);
+        EXECUTE format('CREATE TABLE %s.%I (LIKE %I INCLUDING ALL)', home,
+            name || '_' || suffix, name);
         key := CASE name WHEN 'reservations' THEN 'id' ELSE 'reservation_id' END;
         EXECUTE format('INSERT INTO %I SELECT * FROM %I WHERE %I >= %L AND %I < %L',
             name || '_' || suffix, name || '_default', key, first_id, key, end_id);
