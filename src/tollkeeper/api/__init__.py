@@ -1,2 +1,1 @@
-"""Serves the public HTTP API. The package contains the JSON types, the route table, the handlers and
-the error envelopes, but no business rules."""
+"""The public HTTP API: JSON types, routes, handlers and error envelopes, but no business rules."""

@@ -1,8 +1,7 @@
-"""Tells when the blocks of an answer begin and end, for the faces whose answers are lists of blocks.
+"""When the blocks of an answer begin and end, for the faces whose answers are lists of blocks.
 
-A block begins with its first piece. A block with text or reasoning ends when another block begins. A
-tool call also ends then, but only if its arguments are already a complete JSON object, because a backend
-may send pieces of several tool calls alternately.
+Text or reasoning ends when another block begins. A tool call only does so if its arguments are a
+complete JSON object by then, because a backend may send pieces of several calls in turn.
 """
 
 from abc import ABC, abstractmethod
@@ -14,12 +13,11 @@ from tollkeeper.domain.prompt import decode_arguments
 
 
 class Block(Protocol):
-    # The position of the block in the answer.
     index: int
 
     @property
     def whole(self) -> str:
-        """The pieces so far, joined. Read for tool calls only, whose pieces are arguments."""
+        """Read for tool calls only, whose pieces are arguments."""
         ...
 
 
@@ -29,13 +27,11 @@ _Block = TypeVar("_Block", bound=Block)
 class AnswerBlocks(ABC, Generic[_Block]):
     def __init__(self) -> None:
         self._count = 0
-        # The blocks that have not ended, by their index.
         self._open: dict[int, _Block] = {}
-        # The block with text or reasoning that the next piece may extend.
+        # Text or reasoning that the next piece may extend.
         self._current: _Block | None = None
-        # The tool calls, by their index among the tool calls of the answer.
         self._calls: dict[int, _Block] = {}
-        # The tool call that got the latest arguments, if no other block has begun since.
+        # Got the latest arguments, if no other block has begun since.
         self._last_call: _Block | None = None
 
     @abstractmethod
@@ -43,14 +39,14 @@ class AnswerBlocks(ABC, Generic[_Block]):
 
     @abstractmethod
     def _announce(self, block: _Block) -> None:
-        """Tells the client that the block has begun."""
+        """Tell the client that it has begun."""
 
     @abstractmethod
     def _extend_call(self, call: _Block, arguments: str) -> None: ...
 
     @abstractmethod
     def _close(self, block: _Block) -> None:
-        """Tells the client that the block has ended."""
+        """Tell the client that it has ended."""
 
     def _begin(self, block: _Block) -> _Block:
         self._end_finished()
@@ -66,7 +62,6 @@ class AnswerBlocks(ABC, Generic[_Block]):
         self._close(block)
 
     def _end_finished(self) -> None:
-        """Called before another block begins."""
         if self._current is not None:
             self._end(self._current)
         call, self._last_call = self._last_call, None
@@ -74,7 +69,7 @@ class AnswerBlocks(ABC, Generic[_Block]):
             self._end(call)
 
     def _end_all(self) -> None:
-        """Called at the end of the answer. The blocks end in the order in which they began."""
+        """They end in the order in which they began."""
         for block in list(self._open.values()):
             self._end(block)
 

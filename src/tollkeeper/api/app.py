@@ -1,5 +1,4 @@
-"""Finds the endpoint for a request, calls the endpoint's handler, and sends the answer or an error
-envelope (the JSON object that describes an error)."""
+"""Finds the endpoint of a request, calls its handler, and sends the answer or an error."""
 
 from collections.abc import Sequence
 from time import monotonic, time_ns
@@ -44,18 +43,16 @@ from tollkeeper.services.request_ids import new_request_id_text
 _encode = msgspec.json.Encoder().encode
 _log = structlog.get_logger("tollkeeper.api")
 
-# The request with which Claude Code checks whether it can reach its server.
+# How Claude Code checks that it can reach its server.
 _CLIENT_PROBE = ("HEAD", b"/")
-# Every WebSocket request has this header.
 _WEBSOCKET = b"sec-websocket-version"
-# Stands for the operation in metrics and the log if a request has no endpoint.
+# The operation in metrics and the log of a request without an endpoint.
 _NO_OPERATION = "none"
-# The maximum number of exceptions that `_forget_frames` follows in a chain of causes.
 _CAUSES_MAX = 16
 
 
 class App:
-    """Serves the public API. The server calls the object once for each request."""
+    """The server calls it once for each request."""
 
     def __init__(
         self,
@@ -76,14 +73,12 @@ class App:
         self._request_memory = RequestMemory(conventions.requests_bytes_max)
         self._keep_alive = KeepAlive()
         self._customer_key_header = conventions.customer_key_header.encode()
-        # The server asks for the style of an error that it sends without calling this object.
+        # For errors that the server sends without calling this object.
         self.error_style = self._router.error_style
 
     def __call__(self, exchange: Exchange) -> Work | None:
-        """Does everything that can be done without waiting: reads the headers, finds the caller if
-        the key is cached, and rejects invalid or excess requests. Returns the remaining work, or None
-        if the request is already answered. An overloaded process rejects most requests here, so it
-        does not start a task for each of them."""
+        """Does everything that needs no waiting, and returns the rest of the work. An overloaded
+        process rejects most requests here, without starting a task for each."""
         request = _OpenRequest(exchange, self._log.request_opened())
         try:
             context = exchange.head.context
@@ -114,8 +109,7 @@ class App:
         return self._answer(request)
 
     async def _answer(self, request: "_OpenRequest") -> None:
-        """Does the work that may wait: looks up a key that is not cached, reads the body, runs the
-        endpoint's handler, and sends its result or an error. Releases the body's memory at the end."""
+        """Does the work that may wait, and releases the body's memory at the end."""
         exchange = request.exchange
         context = request.context
         conventions = self._conventions
@@ -127,7 +121,7 @@ class App:
                 self._require_no_refusal(request)
             share = RequestShare(context.memory)
             raw_body = exchange.body
-            # `read_body` also rejects a complete body that is too large.
+            # `read_body` also rejects a complete body that's too large.
             if raw_body is None or len(raw_body) > conventions.body_bytes_max:
                 raw_body = await incoming.read_body(exchange, share, conventions)
             if endpoint.stored:
@@ -159,8 +153,7 @@ class App:
             self._log.request_ended(request)
 
     def _answer_without_endpoint(self, request: "_OpenRequest") -> bool:
-        """Answers a request that needs no endpoint (`OPTIONS *` and the probe from Claude Code).
-        Returns False for any other request."""
+        """`OPTIONS *` and Claude Code's probe. False for any other request."""
         head = request.exchange.head
         if head.path == SERVER_WIDE:
             request.send_empty(204, b"allow: %b\r\n" % self._router.methods.encode())
@@ -171,14 +164,13 @@ class App:
         return True
 
     def _find_endpoint(self, request: "_OpenRequest") -> HeaderContext:
-        """Finds the endpoint and reads the key from the headers. Also stores the result in the
-        request's `head`, so that later requests with the same request line and headers reuse it."""
+        """Also puts its result into `head`, which later requests with the same headers reuse."""
         head = request.exchange.head
         try:
             endpoint, path = self._router.find(head.method, head.path)
         except MethodNotAllowed:
             if _WEBSOCKET in head.headers:
-                # Some clients try a WebSocket first. This error makes them send a POST at once.
+                # Some clients try a WebSocket first. This error makes them POST at once.
                 raise WebSocketRefused from None
             raise
         decoder = self._decoders[endpoint.operation] if endpoint.takes_body else None
@@ -199,11 +191,9 @@ class App:
         return context
 
     def _look_up_cached_key(self, request: "_OpenRequest") -> None:
-        """Calls `_accept` if authentication has cached the key of the request."""
         context = request.context
         key = self._authentication.cached(context.digest)
-        # While the process is overloaded, even an expired cache entry is used to reject the call, but
-        # never to serve it.
+        # An overloaded process rejects calls by expired entries too, but never serves them.
         if key is not None and (key.is_fresh or self._overload.is_full):
             self._accept(request, key.caller)
             if key.is_fresh:
@@ -211,24 +201,21 @@ class App:
                 request.is_accepted = self._standing_refusal(request) is None
 
     async def _authenticate(self, context: HeaderContext) -> Caller:
-        """Finds the caller of the key in the database."""
         self._services.administration_rate.require_room(context.key)
         if context.endpoint.admitted:
             return await self._authentication.authenticate_and_cache(context.key)
         return await self._authentication.authenticate(context.key)
 
     def _accept(self, request: "_OpenRequest", caller: Caller) -> None:
-        """Sets the caller of the request, and checks everything that depends only on the headers and the
-        caller. First counts a request with an admin key towards the administration rate, also if it is
-        rejected, because authentication has read the database for it. All this happens before the body
-        is read, so that the gateway does not read and parse the bodies of requests that it rejects
-        because of a rate or because it is overloaded."""
+        """Checks what only depends on the headers and the caller, before the body is read or
+        parsed. Even rejected requests count towards the administration rate, because
+        authentication has read the database for them."""
         context = request.context
         request.exchange.recognise(caller.organization_id.int)
         if isinstance(caller, AdminCaller):
             self._services.administration_rate.take(caller.organization_id, context.key)
         if not isinstance(caller, AdminCaller):
-            # Set before the checks, so that a refusal by them is recorded.
+            # Before the checks, so that their refusals are recorded.
             request.project_caller = caller
         if context.caller is not caller:
             _check_caller(context.endpoint, caller)
@@ -242,7 +229,7 @@ class App:
             self._require_room(request)
 
     def _record_refusal(self, request: "_OpenRequest", error: Exception) -> None:
-        """Records an inference request of a known key that was refused before it became a call."""
+        """For an inference request of a known key that never became a call."""
         caller = request.project_caller
         if caller is None or request.is_call or not request.context.endpoint.admitted:
             return
@@ -259,7 +246,7 @@ class App:
                 project_id=caller.project_id,
                 key_id=caller.key_id,
                 operation=request.operation,
-                # Only models of the catalogue, because roll-ups have rows for each model.
+                # Only the catalogue's, because roll-ups have rows for each model.
                 model=model if model in self._services.catalog.catalog else "",
                 streamed=getattr(body, "stream", None) is True,
                 started_at_ms=time_ns() // 1_000_000 - duration_us // 1000,
@@ -280,7 +267,6 @@ class App:
         )
 
     def _require_room(self, request: "_OpenRequest") -> None:
-        """Rejects a request with a project key if the process is overloaded."""
         if request.context.endpoint.rated and self._overload.watches_arrivals:
             self._overload.require_room(request.project_caller.organization_id.int)
 
@@ -290,17 +276,14 @@ class App:
             raise refusal
 
     def _standing_refusal(self, request: "_OpenRequest") -> TollkeeperError | None:
-        """Returns the error for a request whose project has exceeded a rate, as far as this process
-        remembers. With a cached key, the request is then not accepted, so that authentication reads
-        the key again: a key that was revoked meanwhile gets 401 rather than 429."""
+        """From what this process remembers. A cached key isn't accepted then, so authentication
+        reads it again: a key revoked meanwhile gets 401 rather than 429."""
         if request.context.endpoint.rated and request.opened_at < self._refusals.until:
             return self._refusals.find(request.project_caller.project_id)
         return None
 
 
 def _check_caller(endpoint: AnyEndpoint, caller: Caller) -> None:
-    """Raises PermissionDenied if the endpoint does not accept this kind of key, or if the key lacks
-    the endpoint's permission."""
     kind = KeyKind.ADMIN if isinstance(caller, AdminCaller) else KeyKind.PROJECT
     if kind is not endpoint.key_kind:
         raise PermissionDenied(f"This route accepts only {_KEY_NAMES[endpoint.key_kind]}.")
@@ -314,8 +297,7 @@ _KEY_NAMES = {
 
 
 class _OpenRequest(Request[Any, Any]):
-    """Holds the state of one request and of its answer: its status, and its stream if there is one.
-    With this state, a failure or a stop of the server can be reported to the client at any time."""
+    """With the state of its answer, so a failure or a stop can reach the client at any time."""
 
     # Until the endpoint is known.
     operation = _NO_OPERATION
@@ -323,7 +305,7 @@ class _OpenRequest(Request[Any, Any]):
     is_accepted = False
     project_caller: Any = None
     body = None
-    # The status for metrics and the log if the client disconnects before an answer is sent.
+    # If the client disconnects before an answer is sent.
     status = 499
     # Set by the request log.
     ended_at: float
@@ -360,8 +342,7 @@ class _OpenRequest(Request[Any, Any]):
         self.exchange.answer(status, headers, b"")
 
     async def fail(self, error: Exception) -> None:
-        """Sends an error envelope. If a stream has started, sends the error as the stream's last
-        record (server-sent event) instead."""
+        """Sends an error envelope, or the stream's last record if the stream has started."""
         if self.streamed is None or self._stream is None or not self._stream.started:
             self.send_error(error)
             return
@@ -371,7 +352,6 @@ class _OpenRequest(Request[Any, Any]):
             self._abandon(exc)
 
     def stop(self) -> None:
-        """Ends the answer with an error, because the server is stopping."""
         error = Unavailable("The gateway is shutting down.", retry_after_s=1)
         if self.streamed is None or self._stream is None or not self._stream.started:
             self.send_error(error)
@@ -387,16 +367,13 @@ class _OpenRequest(Request[Any, Any]):
         self.exchange.answer(rendered.status, rendered.headers, rendered.body)
 
     def _abandon(self, error: Exception) -> None:
-        """Closes the connection, because the last record of the stream could not be sent."""
         _log.error("a stream could not be ended", request_id=self.id, exc_info=error)
         self.exchange.abandon()
 
 
 def _forget_frames(error: BaseException) -> None:
-    """Removes the tracebacks of an error and of its causes after the client got the error. The frames
-    of a traceback refer to large objects, such as the request body. Some of these objects store the
-    error that they raised, so objects, error and frames would form a reference cycle, which stays in
-    memory until the next garbage collection."""
+    """Once the client has the error. A traceback's frames refer to large objects such as the body,
+    and some of those keep the error they raised: a cycle that stays in memory until the next GC."""
     cause: BaseException | None = error
     for _ in range(_CAUSES_MAX):
         if cause is None:

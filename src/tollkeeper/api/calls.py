@@ -1,8 +1,4 @@
-"""Creates a `Call` (one inference) from a request. The protocols chat, Responses and Messages share
-these functions.
-
-A `Plan` contains the data of a call that depends only on the key and the model, such as the backend.
-"""
+"""Turns requests into calls, for chat, Responses and Messages."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -32,14 +28,11 @@ async def new_call(
     policy_ids: Sequence[str] | None = None,
     beta_flags: tuple[str, ...] = (),
 ) -> Call:
-    """Reads the prompt with `read`, and creates the call. Reads the prompt of a large request in a thread,
-    and thus does not block the event loop. Raises OptionUnsupported if the prompt uses a feature that the
-    model lacks.
+    """Raises OptionUnsupported for a feature that the model lacks.
 
-    Calls with the same session (a request header) or the same cache key probably have prompts with a
-    common beginning, so they should go to the same replica of the backend. If both are set, the session
-    is used. The call contains only a hash of the session or cache key. The hash is different for each
-    project.
+    Calls of the same session (a header), otherwise of the same cache key, probably share a prefix,
+    so they should go to the same replica. The call only has a hash of it, which differs between
+    projects.
     """
     caller = plan.caller
     model = plan.model
@@ -69,7 +62,6 @@ async def new_call(
 
 
 def tool_missing(param: str) -> InvalidRequest:
-    """Returns the error for a request without tools whose tool choice requires a tool."""
     return InvalidRequest(f"{param} needs a tool, but the request has no tools.", param=param)
 
 

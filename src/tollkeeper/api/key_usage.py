@@ -1,5 +1,4 @@
-"""Handles GET /v1/key/usage, which returns the costs and the spending caps of the key that the client
-uses for this request."""
+"""GET /v1/key/usage: the costs and caps of the key that asks."""
 
 from msgspec import UNSET
 

@@ -1,4 +1,4 @@
-"""Handles GET /v1/models and GET /v1/models/{model}."""
+"""GET /v1/models and GET /v1/models/{model}."""
 
 from typing import cast
 
@@ -23,8 +23,7 @@ async def model_list(services: ApiServices, request: Request[None, None]) -> wir
 
 
 def model_view(model: Model, access: ModelAccess, now: int) -> wire.Model:
-    """Returns the model in the form of the API, with the prices that are valid at `now` (Unix
-    seconds)."""
+    """With the prices that are valid at `now` (Unix seconds)."""
     return wire.Model(
         object="model",
         id=model.id,

@@ -1,5 +1,4 @@
-"""Generates the OpenAPI 3.1 document from the route table and the wire types (the structs that
-describe the JSON of requests and responses)."""
+"""Generates the OpenAPI 3.1 document from the route table and the wire types."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,8 +27,7 @@ from tollkeeper.domain.conventions import (
 )
 from tollkeeper.domain.errors import RETRY_AFTER_S_MAX
 
-# The areas (OpenAPI tags) of the interface, which is the specification of the gateway's API. The
-# order is that of the interface.
+# OpenAPI tags, in the order of the interface.
 _AREAS = (
     "Health",
     "Models",
@@ -43,29 +41,27 @@ _AREAS = (
     "Reports",
     "Policies",
 )
-# Areas without an endpoint in the public API. Operators use commands and the operator listener (the port
-# for health checks and metrics) instead.
+# Without an endpoint in the public API: operators use commands and the operator listener.
 _OPERATOR_AREAS = frozenset({"Health", "Credits", "Organization", "Spending limits"})
 _OPERATOR_AREA_DESCRIPTION = (
     "Administered by operators: the public API has no operation in this area."
 )
 _REF = "#/components/schemas/{name}"
-# The error statuses that every endpoint has. A client may send headers or a body too slowly (408), too
-# large a body even where none is expected (413), or too large headers (431). The requests in progress of
-# one organization may need too much memory (429).
+# Of every endpoint: headers or a body may be too slow (408), a body too large even where none is
+# expected (413), headers too large (431), or an organization may need too much memory (429).
 _COMMON_ERRORS = frozenset({400, 401, 403, 405, 408, 413, 429, 431, 500, 503})
-# The additional error status of endpoints with a body: it may have another content type than JSON.
+# With a body, which may not be JSON.
 _BODY_ERRORS = frozenset({415})
-# The additional error status of paths without GET, the method with which a client asks for a WebSocket.
+# Of paths without GET, with which clients ask for a WebSocket.
 _UNREADABLE_ERRORS = frozenset({426})
 _ENVELOPES: dict[ErrorStyle, type] = {
     ErrorStyle.USUAL: ErrorEnvelope,
     ErrorStyle.COUNTING: MessagesErrorEnvelope,
     ErrorStyle.MESSAGES: MessagesErrorEnvelopeWithId,
 }
-# The statuses of errors after which a repeated request may succeed.
+# A retry may succeed.
 _RETRIED = frozenset({402, 429, 503})
-# From this status on, an error may come from a backend that has charged for the call.
+# From here on, an error may come from a backend that has charged for the call.
 _FIRST_OF_BACKENDS = 402
 _REQUEST_ID = "The gateway's id of this request."
 _MESSAGES_REQUEST_ID = "The same id, under the name that Messages clients read."
@@ -79,7 +75,6 @@ _ARRAY_FORMS = (
     "For several values, repeat the parameter or separate the values by commas. The name can also "
     "be `{name}[]`."
 )
-# A header that every error with this status has: its name, description and schema.
 _STATUS_HEADERS: dict[int, tuple[str, str, dict[str, Any]]] = {
     401: ("WWW-Authenticate", "The scheme of the credential.", {"const": "Bearer"}),
     405: ("Allow", "The methods that the path accepts.", {"type": "string"}),
@@ -114,18 +109,16 @@ _STATUS_DESCRIPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class HeaderNames:
-    """Contains the names of headers that an operator can change."""
+    """Of the headers that an operator can rename."""
 
     customer_key: str = CUSTOMER_KEY_HEADER
     session: tuple[str, ...] = SESSION_HEADERS
-    # Empty: there is no such header.
     cost: str = ""
 
 
 def document(
     endpoints: Sequence[AnyEndpoint] = ROUTES, names: HeaderNames | None = None
 ) -> dict[str, Any]:
-    """Returns the document for these endpoints, with the headers as the operator has named them."""
     names = names or HeaderNames()
     structs = _structs(endpoints)
     schemas, components = msgspec.json.schema_components(structs, ref_template=_REF)
@@ -162,7 +155,6 @@ def document(
 
 
 def _structs(endpoints: Sequence[AnyEndpoint]) -> list[type]:
-    """Returns all wire types that the document needs, without duplicates and in a stable order."""
     structs: dict[type, None] = {ErrorEnvelope: None, MessagesErrorEnvelope: None}
     for endpoint in endpoints:
         structs[_ENVELOPES[endpoint.error_style]] = None
@@ -243,8 +235,7 @@ def _query_parameters(query: type) -> list[dict[str, Any]]:
 
 
 def _array_parameters(parameter: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Describes the forms of an array: its parameter can be repeated, each value can be several values
-    with commas, and the name may end with `[]`."""
+    """An array's parameter can be repeated, hold several values with commas, and end with `[]`."""
     name, schema = parameter["name"], parameter["schema"]
     items = schema["items"]
     if "enum" in items:
@@ -268,8 +259,7 @@ def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """Removes null from the schema of a query parameter with one type, because a query string
-    cannot express null."""
+    """A query string can't express null."""
     if schema.get("default", ...) is None:
         schema = {key: value for key, value in schema.items() if key != "default"}
     choices = [choice for choice in schema.get("anyOf", []) if choice != {"type": "null"}]
@@ -350,7 +340,7 @@ def _error_headers(endpoint: AnyEndpoint, status: int) -> dict[str, Any]:
     if status in _RETRIED:
         schema = {"type": "integer", "minimum": 1, "maximum": RETRY_AFTER_S_MAX}
         headers["Retry-After"] = _header(_RETRY_AFTER, schema)
-    # After a call may have been charged, every error says that a retry could cost twice.
+    # Once a call may have been charged, every error says that a retry could cost twice.
     if status in POINTLESS_TO_RETRY or (endpoint.admitted and status >= _FIRST_OF_BACKENDS):
         schema = {"type": "string", "const": "false"}
         headers["x-should-retry"] = _header(
@@ -367,8 +357,7 @@ def _header(description: str, schema: dict[str, Any], *, required: bool = False)
 
 
 def _error_schema(envelope: dict[str, Any], status: int) -> dict[str, Any]:
-    """Returns the schema of the error envelope, limited to the values of `type` and `code` that
-    errors with this status can have."""
+    """Only the `type` and `code` values that errors with this status can have."""
     rows = [row for row in ERROR_TABLE.values() if row.status == status]
     error = {
         "type": "object",

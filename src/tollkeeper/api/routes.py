@@ -1,8 +1,4 @@
-"""Defines the route table, which has one row for each endpoint.
-
-`ROUTES` are the endpoints of the interface, which is the specification of the gateway's API.
-`EXTENSION_ROUTES` are additional endpoints. The operator can enable each of them.
-"""
+"""The route table, one row per endpoint. The operator can enable each of `EXTENSION_ROUTES`."""
 
 from dataclasses import replace
 
@@ -29,8 +25,7 @@ from tollkeeper.domain.conventions import (
     UNSETTLED_HEADER,
 )
 
-# Error statuses in addition to the common statuses. `_NO_CONFLICT_ERRORS` is also for endpoints that write
-# but cannot cause a conflict (409).
+# Besides the common ones. The first is also for endpoints that write but can't conflict.
 _NO_CONFLICT_ERRORS = frozenset({404})
 _WRITE_ERRORS = frozenset({404, 409})
 
@@ -175,7 +170,7 @@ ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
     ),
 )
 
-# The additional error statuses of chat, Responses and Messages, and those of token counting.
+# Of chat, Responses and Messages, and of token counting.
 _INFERENCE_ERRORS = frozenset({402, 404, 409, 422, 501, 502, 504})
 _COUNT_ERRORS = frozenset({404, 501})
 
@@ -306,7 +301,6 @@ ROUTES: tuple[AnyEndpoint, ...] = INFERENCE_ROUTES + ORGANIZATION_ROUTES + MODEL
 
 
 def routes_for(conventions: HttpConventions) -> tuple[AnyEndpoint, ...]:
-    """Returns the routes of the interface and the extension routes that the operator has enabled."""
     enabled = (conventions.model_listing, conventions.key_usage, conventions.messages)
     routes = (*ROUTES, *(route for route, on in zip(EXTENSION_ROUTES, enabled, strict=True) if on))
     if not conventions.accept_provider_specific_fields:

@@ -1,4 +1,4 @@
-"""Lists the use cases that the API offers."""
+"""The use cases that the API offers."""
 
 from typing import Protocol
 

@@ -1,5 +1,4 @@
-"""Assembles the events of an answer into one chat completion, and encodes parts of chat answers for
-completions and streams."""
+"""One chat completion from an answer's events, and the parts that streams encode too."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -37,12 +36,9 @@ def completion_id(request_id: str) -> str:
 
 
 class _Logprobs:
-    """Collects the log-probabilities of one choice, which arrive in pieces.
-
-    If there is only one piece, the client gets it unchanged. If there are several pieces, their lists
-    are joined, and a piece with a value that is neither a list nor null is dropped. There may be as
-    many pieces as the answer has tokens, so each piece is joined when it arrives, not at the end.
-    """
+    """One choice's log-probabilities. A single piece reaches the client unchanged. Several are
+    joined, without those that have a value that's neither a list nor null. There may be one per
+    token, so each is joined when it arrives."""
 
     __slots__ = ("_first", "_joined")
 
@@ -76,9 +72,9 @@ class _Logprobs:
 
 
 class _OtherFields(msgspec.Struct):
-    """Collects what a choice has besides text."""
+    """What a choice has besides text."""
 
-    # The content parts if the answer has images: for each image, the text before the image and the image.
+    # Only with images: for each, the text before it and the image.
     parts: list[dict[str, Any]] = []
     reasoning: list[str] = []
     refusal: list[str] = []
@@ -89,15 +85,14 @@ class _OtherFields(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
-    # The pieces of text since the last image, or since the beginning.
+    # Since the last image, or since the beginning.
     texts: list[str] = []
     finish: str | None = None
     other: _OtherFields | None = None
 
 
 class ChatAssembly(msgspec.Struct):
-    """Collects the events of an answer that is not streamed. Used as the call's sink (the receiver of
-    the events)."""
+    """The call's sink if the answer isn't streamed."""
 
     call: Call
     body: wire.ChatRequest
@@ -121,11 +116,10 @@ class ChatAssembly(msgspec.Struct):
                 self._opened = event
 
     def held_back(self) -> None:
-        """Is called when a policy check starts to hold the answer back. Does nothing, because the client gets
-        nothing before the answer is complete anyway."""
+        """The client gets nothing before the answer is complete anyway."""
 
     def text_writer(self) -> None:
-        """Returns None, so that the text is not written directly to the client but arrives in `take`."""
+        """The text arrives in `take` instead."""
 
     def completion(self, usage: Usage) -> wire.ChatCompletion:
         call, opened = self.call, self._opened
@@ -189,15 +183,13 @@ def usage_view(usage: Usage) -> wire.ChatUsage:
 
 
 def content_parts(text: str, images: Iterable[str]) -> list[dict[str, Any]]:
-    """Returns the content of an answer with images: a list of parts instead of a string. An empty text
-    has no part."""
+    """A list of parts instead of a string. An empty text has no part."""
     parts: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
     return parts + [{"type": "image_url", "image_url": {"url": image}} for image in images]
 
 
 def called_tool_view(piece: ToolCallPiece, *, custom: bool) -> tuple[str, dict[str, str]]:
-    """Returns the name of the tool call field that describes the called tool ("function" or
-    "custom"), and the values that the piece adds to this field."""
+    """The field for the called tool ("function" or "custom"), and what the piece adds to it."""
     name_field = {} if piece.name is None else {"name": piece.name}
     if custom:
         return "custom", {**name_field, "input": piece.arguments}
@@ -217,14 +209,13 @@ def annotation_view(annotation: Annotation) -> wire.Annotation:
 
 
 def _counts(details: dict[str, Any]) -> dict[str, int | None]:
-    """Removes details that are neither integers nor null, because the API allows no other values."""
+    """The API only allows integers and null."""
     known = known_counts(details)
     return {name: value for name, value in known.items() if value is None or _is_integer(value)}
 
 
 def _prompt_counts(details: dict[str, Any]) -> wire.PromptDetails:
-    """Works like `_counts`, but also keeps maps of integers, which the API allows only in the details
-    of the prompt."""
+    """The API also allows maps of integers here, and only here."""
     maps = {
         name: value
         for name, value in known_counts(details).items()
@@ -238,8 +229,7 @@ def _is_integer(value: object) -> bool:
 
 
 def _prompt_logprobs(logprobs: msgspec.Raw) -> msgspec.Raw | None:
-    """Returns the backend's value unchanged if it is an array of objects and nulls, as the API requires.
-    Returns None otherwise."""
+    """Unchanged if it's an array of objects and nulls, as the API requires, otherwise None."""
     try:
         _PROMPT_LOGPROBS.decode(logprobs)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -249,7 +239,7 @@ def _prompt_logprobs(logprobs: msgspec.Raw) -> msgspec.Raw | None:
 
 def _add_tool_call(calls: dict[int, dict[str, Any]], piece: ToolCallPiece) -> None:
     call = calls.get(piece.index)
-    # The first piece of a call determines whether the tool is custom or a function.
+    # The first piece tells whether the tool is custom or a function.
     kind, tool_fields = called_tool_view(
         piece, custom=piece.custom if call is None else "custom" in call
     )

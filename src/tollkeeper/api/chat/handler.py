@@ -1,8 +1,4 @@
-"""Handles POST /v1/chat/completions. The answer is one chat completion or a stream of chunks.
-
-A plan contains the data of a call that depends only on the key and the model, such as the backend. A tab
-contains the state of a call, such as its usage and its cost.
-"""
+"""POST /v1/chat/completions, whose answer is one chat completion or a stream of chunks."""
 
 from functools import partial
 

@@ -1,12 +1,8 @@
-"""Turns the messages of a chat request into the turns of a prompt (the typed form of a request, the
-same for all protocols).
+"""Turns the messages of a chat request into turns.
 
-`wire.ChatMessage` checks the names and types of a message's fields, and drops properties of content
-parts that the interface (the specification of the gateway's API) does not list. Clients may send further
-properties, and the backend must get them. Therefore, if a message has content parts, the contents of all
-messages are decoded a second time, with all properties.
-
-A place is the path of a value in the request, such as `messages[0].content`. Error messages name the place.
+`wire.ChatMessage` drops properties of content parts that the interface doesn't list, but clients
+may send more and the backend must get them. So with content parts, the contents of all messages are
+decoded a second time, with all properties.
 """
 
 from itertools import count, repeat
@@ -37,7 +33,6 @@ from tollkeeper.domain.prompt import (
 _ROLES = {role.value: role for role in Role}
 _RESULT_ROLES = (Role.TOOL, Role.FUNCTION)
 _PLAIN_ROLES = frozenset(_ROLES) - {role.value for role in _RESULT_ROLES}
-# The property that contains the content of a part, by the type of the part.
 _CONTENT_PROPERTIES = {
     "text": "text",
     "refusal": "refusal",
@@ -49,13 +44,11 @@ _CONTENT_PROPERTIES = {
     "video_url": "video_url",
     "file": "file",
 }
-# Properties with media. A part may have only the media property of its own type, because the gateway
-# counts only one medium per part.
+# A part may only have its own type's, because the gateway counts one medium per part.
 _MEDIA_PROPERTIES = frozenset({"image_url", "input_audio", "audio_url", "video_url", "file"})
-# Properties that may be null in any part. The value null has no effect.
+# Null has no effect here, in any part.
 _NULLABLE_PROPERTIES = frozenset({*_CONTENT_PROPERTIES.values(), "detail"})
-# The interface makes the type of a part optional. If the type is missing, one of these properties
-# determines the type.
+# The interface makes a part's type optional. Without it, one of these determines the type.
 _TYPE_PROPERTIES = ("text", "image_url")
 
 
@@ -63,14 +56,14 @@ _LITELLM_FIELD = "provider_specific_fields"
 
 
 class _LooseMessage(msgspec.Struct):
-    """Decodes only the content of a message, with all properties of its parts."""
+    """Only the content, with all properties of its parts."""
 
     content: str | list[FreeObject] | None = None
 
 
 _role, _content = attrgetter("role"), attrgetter("content")
 _PLACE = "messages[{}]".format
-# The places of the first messages, because formatting a place takes longer.
+# For the first messages, because formatting a place takes longer.
 _PLACES = tuple(map(_PLACE, range(64)))
 _NO_NAMES = repeat(None)
 _TEXT_ONLY = frozenset({str})
@@ -80,13 +73,11 @@ _loose_decoder = msgspec.json.Decoder(list[_LooseMessage])
 def read_turns(
     messages: list[wire.ChatMessage], raw_messages: msgspec.Raw
 ) -> tuple[tuple[Turn, ...], tuple[str, ...] | None]:
-    """Returns the turns and their texts. If a message has more than a role and a text, returns None
-    instead of the texts. The messages may then need corrections before a backend gets them."""
+    """No texts (None) if a message has more than a role and a text, and may need corrections."""
     roles, contents = tuple(map(_role, messages)), tuple(map(_content, messages))
     places = _PLACES if len(messages) <= len(_PLACES) else map(_PLACE, count())
     if (
-        # In most requests, all messages have only a role and a text. This case is faster, because its
-        # loops run in C.
+        # True of most requests, and faster, because the loops run in C.
         _PLAIN_ROLES.issuperset(roles)
         and _TEXT_ONLY.issuperset(map(type, contents))
         and messages == [*map(type(messages[0]), roles, contents)]
@@ -129,8 +120,7 @@ def _turn(message: wire.ChatMessage, content: tuple[Content, ...], place: str) -
 
 
 def _reasoning(message: wire.ChatMessage) -> tuple[Reasoning, ...]:
-    """Reads the reasoning of an earlier answer. Answers contain the same reasoning in two fields, and
-    clients send one of the fields or both back."""
+    """Answers have the same reasoning in two fields, and clients send back one or both."""
     first, second = message.reasoning, message.reasoning_content
     texts = (first, second if second != first else None)
     return tuple(Reasoning(text) for text in texts if text)
@@ -149,8 +139,8 @@ def _tool_calls(message: wire.ChatMessage, place: str) -> list[ToolCall]:
 
 
 def without_client_fields(messages: msgspec.Raw) -> msgspec.Raw:
-    """Removes fields that backends do not know. `model_id` exists only in this gateway's API. LiteLLM's
-    SDK adds `provider_specific_fields` to messages, if the operator accepts that, and to tool calls."""
+    """`model_id` is only in this gateway's API, and LiteLLM's SDK adds `provider_specific_fields`
+    to messages (if the operator accepts it) and to tool calls."""
     decoded = msgspec.json.decode(messages, type=list[dict[str, msgspec.Raw]])
     for message in decoded:
         message.pop("model_id", None)
@@ -182,7 +172,7 @@ def has_untyped_parts(message: wire.ChatMessage) -> bool:
 
 
 def with_part_types(messages: msgspec.Raw) -> msgspec.Raw:
-    """Adds the type to every content part that has no type, because most backends require a type."""
+    """Most backends require a type in every content part."""
     decoded = msgspec.json.decode(messages, type=list[dict[str, msgspec.Raw]])
     for message in decoded:
         content = message.get("content")
@@ -214,8 +204,7 @@ def _object_or_empty(value: object) -> FreeObject:
 
 
 def _tool_call(call: FreeObject, place: str) -> ToolCall:
-    """Reads a tool call. The interface accepts any object as a tool call. Properties that OpenAI's
-    chat protocol does not define are stored in `extra`."""
+    """The interface accepts any object. `extra` gets what OpenAI's chat protocol doesn't define."""
     extra = _without_litellm_field(call)
     call_id = extra.pop("id", None)
     if call_id is not None and not isinstance(call_id, str):
@@ -234,7 +223,6 @@ def _tool_call(call: FreeObject, place: str) -> ToolCall:
 
 
 def _function_call(function: FreeObject) -> tuple[str, str, FreeObject | None]:
-    """Returns the name, the arguments and the other properties of a called function."""
     extra = dict(function)
     name, arguments = extra.get("name"), extra.get("arguments")
     if isinstance(name, str):
@@ -311,9 +299,7 @@ def _media_part(kind: str, content: Any, extra: FreeObject, place: str) -> Conte
 
 
 def _joined(extra: FreeObject, source: FreeObject, kind: str) -> FreeObject | None:
-    """Joins the additional properties of a part (`extra`) and of the object that contains the part's
-    content (`source`). If both have a property with the same name, `source` stays a separate object,
-    so that neither property replaces the other."""
+    """If both have a property of the same name, `source` stays separate, so neither is lost."""
     if extra.keys() & source.keys():
         return {**extra, _CONTENT_PROPERTIES[kind]: source}
     return {**extra, **source} or None
@@ -331,7 +317,7 @@ def _file_part(source: FreeObject, extra: FreeObject, place: str, content_place:
 
 
 def _thinking_part(content: Any, extra: FreeObject, place: str) -> Reasoning:
-    """Reads a thinking part, whose content is a text or a list of text parts."""
+    """The content is a text or a list of text parts."""
     if not isinstance(content, list):
         text = _text(content, f"{place}.thinking")
         return Reasoning(text, extra=extra or None, place=place)

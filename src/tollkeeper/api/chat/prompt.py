@@ -1,10 +1,4 @@
-"""Turns a chat request into a prompt, the typed form of a request that is the same for all protocols.
-
-The prompt also contains the client's original bytes. If the model's backend has a chat API too, the
-gateway sends these bytes to the backend instead of encoding the prompt again.
-
-A place is the path of a value in the request, such as `tools[0]`. Error messages name the place.
-"""
+"""Turns a chat request into a prompt. It keeps the client's bytes for backends with a chat API."""
 
 from collections.abc import Collection, Iterator, Mapping
 from operator import attrgetter
@@ -49,7 +43,7 @@ from tollkeeper.domain.prompt import (
     WebSearch,
 )
 
-# A backend with a chat API gets the client's original bytes of these fields.
+# A backend with a chat API gets these as the client wrote them.
 _WRITTEN_FIELDS = frozenset(
     {
         *("messages", "user", "safety_identifier", "metadata"),
@@ -59,10 +53,9 @@ _WRITTEN_FIELDS = frozenset(
     }
 )
 _LISTS_OF_TOOLS = frozenset({"tools", "functions"})
-# These fields have an effect only if the request has tools.
+# Without effect if the request has no tools.
 _FIELDS_OF_TOOLS = frozenset({"tool_choice", "parallel_tool_calls", "function_call"})
-# If a request has only these fields, its prompt has only turns, sampling, identity and caching.
-# This is the case for nearly every request.
+# A prompt of only these, as in nearly every request, has turns, sampling, identity and caching.
 _PLAIN_FIELDS = frozenset(
     {
         *("model", "messages", "max_tokens", "max_completion_tokens", "n"),
@@ -73,9 +66,9 @@ _PLAIN_FIELDS = frozenset(
     }
 )
 _FURTHER_FIELDS = frozenset(wire.ChatRequest.__struct_fields__) - _PLAIN_FIELDS
-# If a request has only these fields and its messages are only texts, its prompt has only turns and caching.
+# A prompt of only these, and messages that are only texts, just has turns and caching.
 _FIELDS_OF_TEXTS = (_PLAIN_FIELDS - _WRITTEN_FIELDS) | {"messages"}
-# Each combination that `check_combinations` rejects contains one of these fields.
+# Each combination that `check_combinations` rejects has one of these.
 _CHECKED_FIELDS = frozenset(
     {
         *("store", "max_completion_tokens", "stream_options", "top_logprobs", "prompt_logprobs"),
@@ -86,7 +79,7 @@ _SCHEMA_PLACE = "response_format.json_schema.schema"
 _TEXT_ONLY = ["text"]
 _NULL = msgspec.Raw(b"null")
 _EMPTY_REASONING = wire.Reasoning()
-# The values of reasoning fields with which a client asks for no reasoning, or for not seeing it.
+# Ask for no reasoning, or for not seeing it.
 _NO_REASONING: dict[str, tuple[object, ...]] = {
     "include_reasoning": (False,),
     "reasoning_effort": ("none",),
@@ -101,8 +94,7 @@ _identity_fields = attrgetter(*Identity.__struct_fields__)
 
 
 def check_combinations(body: wire.ChatRequest, fields: Collection[str]) -> None:
-    """Rejects `store: true`, fields that exclude each other, and fields that need another field which
-    is missing. `fields` contains the names of the fields in the request."""
+    """Also rejects fields without another one that they need."""
     if _CHECKED_FIELDS.isdisjoint(fields):
         return
     if body.store:
@@ -144,15 +136,12 @@ def read_prompt(
     model: Model,
     caching: CachingWish,
 ) -> Prompt:
-    """Reads the prompt of a chat request. Omits some values that have no effect on `model`, for
-    example `thinking: false` if the model cannot reason. `fields` contains the undecoded fields of
-    the body."""
+    """Omits what has no effect on `model`, such as `thinking: false` if it can't reason."""
     turns, texts = read_turns(body.messages, fields["messages"])
     if texts is not None and _FIELDS_OF_TEXTS.issuperset(fields):
-        # The prompt consists only of texts, so its other fields have their defaults.
         written = {"messages": fields["messages"]}
         return Prompt(turns=turns, texts=texts, caching=caching, written=written)
-    # The value null has no effect.
+    # Null has no effect.
     fields = {name: value for name, value in fields.items() if value != _NULL}
     written = {name: value for name, value in fields.items() if name in _WRITTEN_FIELDS}
     if texts is None:
@@ -184,8 +173,7 @@ def read_prompt(
 
 
 def _ineffective_fields(body: wire.ChatRequest) -> set[str]:
-    """Returns the names of fields whose values have no effect: fields of tools if there are no tools,
-    an empty list of tools, the format "text", and "text" as the only modality."""
+    """Without tools, their fields have no effect either."""
     ineffective = {name for name in _LISTS_OF_TOOLS if not getattr(body, name)}
     if ineffective == _LISTS_OF_TOOLS:
         ineffective |= _FIELDS_OF_TOOLS
@@ -197,7 +185,6 @@ def _ineffective_fields(body: wire.ChatRequest) -> set[str]:
 
 
 def _corrected(raw_messages: msgspec.Raw, messages: list[wire.ChatMessage]) -> msgspec.Raw:
-    """Removes fields that backends do not know, and adds missing types of content parts."""
     if any(map(has_client_fields, messages)):
         raw_messages = without_client_fields(raw_messages)
     if any(map(has_untyped_parts, messages)):
@@ -222,10 +209,9 @@ def _tools(body: wire.ChatRequest) -> tuple[Tool, ...]:
 def _tool(
     tool: FreeObject, function: object, place: str, path: str, *, legacy: bool = False
 ) -> Tool:
-    """Reads a tool. The interface (the specification of the gateway's API) accepts any object as a
-    tool. An object that is not a function as OpenAI's chat protocol defines it becomes an `OtherTool`,
-    which contains the object unchanged. `path` is the path from the tool to the function, with a dot at
-    its end, or empty if the tool itself is the function."""
+    """The interface accepts any object. One that isn't a function as OpenAI defines it becomes an
+    `OtherTool`, unchanged. `path` leads from the tool to the function, with a dot at its end. It's
+    empty if the tool is the function."""
     try:
         typed = msgspec.convert(function, _Function)
     except msgspec.ValidationError:
@@ -269,8 +255,6 @@ def _tool_choice(body: wire.ChatRequest, *, has_tools: bool) -> ToolChoice | Non
         if requested is None:
             continue
         if not has_tools:
-            # If the request has no tools, "none" and "auto" have no effect. Any other choice needs a
-            # tool.
             if requested not in ("none", "auto"):
                 raise tool_missing(param)
             continue
@@ -381,7 +365,6 @@ def _output_modalities(body: wire.ChatRequest) -> Iterator[OutputModality]:
 
 
 def _reasoning(body: wire.ChatRequest, model: Model) -> ReasoningWish | None:
-    """Reads the reasoning options."""
     nested = body.reasoning or _EMPTY_REASONING
     requested: dict[str, object] = {
         "include_reasoning": body.include_reasoning,
@@ -399,17 +382,16 @@ def _reasoning(body: wire.ChatRequest, model: Model) -> ReasoningWish | None:
 
 
 def _has_effect(name: str, value: object, model: Model) -> bool:
-    """Tells whether a field of the request has an effect on the model. Clients that can't know whether
-    a model reasons turn reasoning off to be sure, and a model without it does just that."""
+    """Clients that can't know whether a model reasons turn reasoning off to be sure, and a model
+    without it does just that."""
     if value is None:
         return False
     return Feature.REASONING in model.supported_features or value not in _NO_REASONING.get(name, ())
 
 
 def _options(body: wire.ChatRequest, model: Model) -> Iterator[Option]:
-    """Yields the options: request fields that are allowed only if the model's `options` name the
-    corresponding field of the backend. Omits default values, which have no effect. Also omits
-    `structuredOutputs` if the model supports structured outputs without such an option."""
+    """What the model's `options` must name. Defaults are omitted, because they have no effect, and
+    so is `structuredOutputs` if the model needs no such option."""
     reasoning = body.reasoning or _EMPTY_REASONING
     structured = body.structuredOutputs is True and (
         Feature.STRUCTURED_OUTPUTS not in model.supported_features

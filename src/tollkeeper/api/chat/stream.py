@@ -1,4 +1,4 @@
-"""Writes an answer as a stream of chat completion chunks while the answer's events arrive."""
+"""Writes an answer as chat completion chunks while its events arrive."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ _NO_LOGPROBS_NO_FINISH = b'"logprobs":null,"finish_reason":null'
 
 
 class ChatStream:
-    """Runs the call. As the call's sink (the receiver of its events), writes each event as chunks."""
+    """Runs the call, and is its sink."""
 
     def __init__(
         self,
@@ -46,8 +46,7 @@ class ChatStream:
         self._includes_usage = options is not None and options.include_usage is True
         self._stream: EventStream | None = None
         self._begun_choices: set[int] = set()
-        # The beginning and the end of every chunk, encoded once. If the client asked for the usage, the
-        # field `usage` is null in all chunks except the last one.
+        # Encoded once. If the client asked for the usage, it's null in all chunks but the last.
         common_fields = {
             "id": completion_id(call.request_id),
             "object": "chat.completion.chunk",
@@ -68,7 +67,7 @@ class ChatStream:
         await stream.end(last)
 
     def failure(self, error: Exception) -> bytes:
-        """Returns the record that ends a failed stream. No `[DONE]` follows."""
+        """No `[DONE]` follows."""
         body = error_body(error, self._request.id)
         return b"data: " + _encode(ErrorEnvelope(error=body)) + b"\n\n"
 
@@ -85,14 +84,12 @@ class ChatStream:
             await self._stream.write(joined)
 
     def held_back(self) -> None:
-        """Is called when a policy check starts to hold the answer back. Until the policy check releases
-        the answer, the client gets only comments that keep the connection alive."""
+        """Until the policy check releases the answer, the client only gets keep-alives."""
         assert self._stream is not None
         self._stream.mark_held_back()
 
     def text_writer(self) -> TextWriter | None:
-        """Returns a function that writes text as chunks of choice 0. Returns None before the first chunk
-        of this choice, which contains the role."""
+        """For choice 0. None before its first chunk, which has the role."""
         assert self._stream is not None
         if 0 not in self._begun_choices:
             return None
@@ -101,7 +98,6 @@ class ChatStream:
         return self._stream.piece_writer(before, after)
 
     def _add_to_chunk_start(self, opened: Opened) -> None:
-        """Adds the backend's fingerprint and service tier to the beginning of every chunk."""
         fields = {
             "system_fingerprint": known_fingerprint(opened.system_fingerprint),
             "service_tier": known_service_tier(opened.service_tier),
@@ -111,11 +107,9 @@ class ChatStream:
             self._chunk_start += b"," + _encode(present)[1:-1]
 
     def _record(self, delta: Delta) -> bytes:
-        """Returns the chunks for one delta. The first chunk of a new choice contains the role, the next
-        chunk the content. A separate chunk contains the finish reason, even if the backend sent the
-        finish reason together with content."""
+        """A choice's first chunk has the role, the next the content. The finish reason gets its own
+        chunk, even if the backend sent it with content."""
         if delta.choice in self._begun_choices and delta == Delta(delta.choice, delta.text):
-            # Nearly all deltas contain only text, so this case is optimized.
             return self._text_chunk(delta.choice, delta.text) if delta.text else b""
         chunks = []
         if delta.choice not in self._begun_choices:
@@ -147,7 +141,7 @@ class ChatStream:
         return fields
 
     def _text_chunk(self, index: int, text: str) -> bytes:
-        """Returns the same bytes as `_chunk` for a delta that contains only text, but faster."""
+        """The same bytes as `_chunk` for a delta with only text, but faster."""
         return b'%b,"choices":[{"index":%d,"delta":{"content":%b},%b}]%b' % (
             self._chunk_start,
             index,
@@ -165,15 +159,13 @@ class ChatStream:
         finish: str | None = None,
     ) -> bytes:
         choice = {"index": index, "delta": fields, "logprobs": logprobs, "finish_reason": finish}
-        # Log-probabilities are passed on as the backend wrote them. Their lines are joined, because a
-        # line end would end the data of the record.
+        # Log-probabilities stay as they came, but a line end would end the record's data.
         content = _encode(choice).replace(b"\n", b" ")
         return self._chunk_start + b',"choices":[' + content + b"]" + self._chunk_end
 
 
 def _tool_call(piece: ToolCallPiece) -> dict[str, Any]:
-    """Encodes a piece of a tool call. Every piece has `index`. Only the first piece of a call also has
-    `id`, `type` and `name`."""
+    """Only a call's first piece has `id`, `type` and `name`."""
     kind, tool_fields = called_tool_view(piece, custom=piece.custom)
     if piece.id is None and piece.name is None:
         return {"index": piece.index, kind: tool_fields}

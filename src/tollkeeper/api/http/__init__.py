@@ -1,2 +1,1 @@
-"""Contains the HTTP code that all endpoints share: requests, routing, error envelopes, event streams
-and metrics."""
+"""The HTTP code that all endpoints share."""

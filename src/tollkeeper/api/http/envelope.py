@@ -1,7 +1,4 @@
-"""Defines the HTTP status, type and code of every error, and encodes errors as envelopes.
-
-An envelope is the JSON object in the body of an error response.
-"""
+"""Every error's HTTP status, type and code, and its JSON."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -18,8 +15,7 @@ from tollkeeper.api.wire.errors import (
 from tollkeeper.domain import errors
 from tollkeeper.domain.conventions import MESSAGES_REQUEST_ID_HEADER, REQUEST_ID_HEADER
 
-# The header line with the request id, and a second line with the header name that Messages clients
-# read.
+# The second is what Messages clients read.
 _REQUEST_ID = f"{REQUEST_ID_HEADER.lower()}: %(id)b\r\n".encode()
 _MESSAGES_REQUEST_ID = f"{MESSAGES_REQUEST_ID_HEADER}: %(id)b\r\n".encode()
 _log = structlog.get_logger("tollkeeper.api")
@@ -27,22 +23,18 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ErrorStyle(Enum):
-    """Selects the envelope of an endpoint's errors."""
-
     USUAL = auto()
-    # The envelope of token counting (POST /v1/messages/count_tokens).
+    # POST /v1/messages/count_tokens.
     COUNTING = auto()
-    # The envelope of POST /v1/messages. Clients of the Messages protocol show only the error's
-    # message, so the message also names the invalid field.
+    # POST /v1/messages, whose clients only show the message, so it also names the invalid field.
     MESSAGES = auto()
 
 
-# The header lines with the request id, by the error style of the endpoint.
 _ID_HEADERS = {
     style: _REQUEST_ID if style is ErrorStyle.USUAL else _REQUEST_ID + _MESSAGES_REQUEST_ID
     for style in ErrorStyle
 }
-# All header lines of an answer in JSON with this `length`, in bytes, to the request with this `id`.
+# `length` is in bytes.
 ANSWER_HEADERS = {
     style: b"content-type: application/json\r\ncontent-length: %(length)d\r\n" + id_headers
     for style, id_headers in _ID_HEADERS.items()
@@ -79,15 +71,12 @@ class BodyTimeout(errors.TollkeeperError):
 
 @dataclass(frozen=True, slots=True)
 class ErrorEntry:
-    """Contains the HTTP status of an error, and the type and code in its envelope."""
-
     status: int
     type: str
     code: str
 
 
-# An error without an entry for its class gets the entry of its nearest base class. A new subclass of
-# NotFound, for example, is answered with 404.
+# A class without an entry gets its nearest base class's, so a new subclass of NotFound is a 404.
 ERROR_TABLE: dict[type[Exception], ErrorEntry] = {
     errors.InvalidRequest: ErrorEntry(400, "invalid_request_error", "invalid_request"),
     errors.Unauthenticated: ErrorEntry(401, "authentication_error", "invalid_api_key"),
@@ -114,8 +103,7 @@ ERROR_TABLE: dict[type[Exception], ErrorEntry] = {
     errors.DeadlineExceeded: ErrorEntry(504, "timeout_error", "timeout"),
 }
 
-# The statuses after which a repeated request would fail in the same way. Some SDKs retry nevertheless,
-# unless the answer has the header `x-should-retry: false`.
+# Some SDKs retry even these, unless they get `x-should-retry: false`.
 POINTLESS_TO_RETRY = frozenset({403, 409, 501})
 
 
@@ -129,14 +117,14 @@ def error_entry(error: BaseException) -> ErrorEntry:
 @dataclass(frozen=True, slots=True)
 class RenderedError:
     status: int
-    # Complete header lines, each with CRLF at its end.
+    # Complete lines, each with CRLF at its end.
     headers: bytes
     body: bytes
 
 
 def error_body(error: Exception, request_id: str) -> ErrorBody:
-    """Returns the error as the client sees it. An unexpected exception is logged, and the client gets only
-    the request id, because the text of the exception may contain internal details."""
+    """An unexpected exception is logged, and the client only gets the request id, because its text
+    may have internal details."""
     entry = error_entry(error)
     if isinstance(error, errors.TollkeeperError):
         message, param = error.message, error.param
@@ -169,7 +157,6 @@ def error_envelope(error: Exception, request_id: str, style: ErrorStyle) -> msgs
 
 
 def request_id_headers(request_id: str, style: ErrorStyle) -> bytes:
-    """Encodes the request id as header lines."""
     return _ID_HEADERS[style] % {b"id": request_id.encode()}
 
 

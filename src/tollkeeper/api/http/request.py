@@ -23,19 +23,18 @@ PATH_ID_LENGTH_MAX = 200
 _JSON = b"application/json"
 _UTF8 = frozenset({b"utf-8", b"utf8", b'"utf-8"', b'"utf8"'})
 _QUERY_FIELDS_MAX = 1000
-# The minimum memory that is reserved for a request while its body arrives: for the connection, the
-# task and the data of one read.
+# Reserved at least while a body arrives: the connection, the task and the data of one read.
 _FIRST_SHARE_BYTES = 64 << 10
 
 _SESSION_LENGTH_MAX = 512
-# Stands for all session headers: the settings name them, and the second one is accepted for compatibility.
+# For all session headers: settings name them, and the second is accepted for compatibility.
 SESSION_HEADER = HeaderParameter(
     name=SESSION_HEADERS[0],
     description="A cache-affinity hint: requests of one project with the same value go to the same "
     "replica of a backend if possible. It has no effect on other projects and organizations.",
     length_min=1,
     length_max=_SESSION_LENGTH_MAX,
-    # The values that HTTP allows: no control characters except tabs, and no blanks at either end.
+    # What HTTP allows: no control characters but tabs, and no blanks at either end.
     pattern=r"^[!-~\x80-\xff]([\t -~\x80-\xff]*[!-~\x80-\xff])?$",
 )
 
@@ -45,8 +44,7 @@ def header_values(headers: HeaderIndex, name: bytes) -> tuple[bytes, ...]:
 
 
 def check_headers(context: HeaderContext, conventions: HttpConventions) -> None:
-    """Checks the path parameters and all headers except the key. Stores the values that the handler
-    needs in `context`."""
+    """The path parameters and all headers but the key. What the handler needs goes to `context`."""
     endpoint, headers = context.endpoint, context.headers
     check_path_ids(context.path)
     if context.decoder is not None:
@@ -58,8 +56,7 @@ def check_headers(context: HeaderContext, conventions: HttpConventions) -> None:
 
 
 def session_of(headers: HeaderIndex, names: tuple[str, ...]) -> str | None:
-    """Returns the value of the first session header, in the order of `names`, or None if the request
-    has none. All session headers must be valid, even if only one is used."""
+    """The first in the order of `names`. All must be valid, even if only one is used."""
     session: str | None = None
     for name in names:
         for value in headers.get(name.lower().encode(), ()):
@@ -73,10 +70,9 @@ def session_of(headers: HeaderIndex, names: tuple[str, ...]) -> str | None:
 
 
 def presented_key(headers: HeaderIndex, kind: KeyKind, customer_key_header: bytes) -> str:
-    """Returns the API key of the request. An empty credential is ignored, and so is an Authorization
-    with another scheme than Bearer: SDKs send an empty key if none is configured for one of the two
-    headers, and proxies add `Basic`. Two different keys are rejected, because that's a mistake or an
-    attack."""
+    """An empty credential is ignored, and so is an Authorization with another scheme than Bearer:
+    SDKs send an empty key if none is configured for one of the two headers, and proxies add
+    `Basic`. Two different keys are rejected, because that's a mistake or an attack."""
     keys = {_bearer_token(headers)}
     if kind is KeyKind.PROJECT:
         keys.update(headers.get(customer_key_header, ()))
@@ -115,8 +111,7 @@ def check_content_type(headers: HeaderIndex) -> None:
 
 
 def _is_json(content_type: bytes) -> bool:
-    """Tells whether the content type is application/json, optionally with the charset UTF-8. Takes
-    linear time even for malicious values."""
+    """The charset may only be UTF-8. Takes linear time even for malicious values."""
     if content_type == _JSON:
         return True
     kind, *parameters = content_type.lower().split(b";")
@@ -131,9 +126,7 @@ def _is_json(content_type: bytes) -> bool:
 
 
 async def read_body(exchange: Exchange, share: RequestShare, limits: HttpConventions) -> bytes:
-    """Waits until the whole body has arrived, and returns it. Rejects a body that is too large as early as
-    possible: at once if its declared length is too large, otherwise when the received part exceeds the
-    limit."""
+    """Rejects a body that's too large as soon as its declared or received size shows it."""
     bytes_max = limits.body_bytes_max
     if exchange.body_bytes > bytes_max:
         raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
@@ -151,8 +144,7 @@ async def read_body(exchange: Exchange, share: RequestShare, limits: HttpConvent
 
 
 def decode_query(query_string: bytes, kind: type[T]) -> T:
-    """Decodes a query string. A client can send an array as a repeated parameter or as a
-    comma-separated value, and may append `[]` to the parameter's name."""
+    """Arrays are repeated parameters or comma-separated values, and may be named `name[]`."""
     try:
         pairs = parse_qsl(
             query_string.decode("ascii"),

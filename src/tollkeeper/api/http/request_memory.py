@@ -1,8 +1,7 @@
-"""Limits the memory of requests in progress: per process and per organization.
+"""Limits the memory of requests in progress, per process and per organization.
 
-A request in progress needs memory for its body, for the decoded texts, and for one more copy of the
-texts. At first, this copy is the text for the judge (the model that answers policy questions). Later
-it is the request to the backend, until that request is sent.
+A request needs its body, its decoded texts, and one more copy of these: first for the judge, then
+as the request to the backend, until that's sent.
 """
 
 from uuid import UUID
@@ -14,24 +13,19 @@ from tollkeeper.api.http.envelope import PayloadTooLarge
 from tollkeeper.domain.errors import RateLimited, Unavailable
 
 _RETRY_AFTER_S = 1
-# The reserve is the total memory divided by this number. If an organization has only one request, the
-# request may exceed the organization's limit, but not use the reserve.
+# The reserve is an eighth. An organization's only request may exceed its limit, but not use it.
 _RESERVE_DIVISOR = 8
-# The memory of the Python objects for one element of a JSON array or object. Measurements show 70 to
-# 126 bytes.
+# Of the Python objects for one element of a JSON array or object. We've measured 70 to 126.
 _ELEMENT_BYTES = 128
-# The values of the second to fourth byte of a UTF-8 character.
+# The second to fourth byte of a UTF-8 character.
 _CONTINUATIONS = bytes(range(0x80, 0xC0))
-# The first bytes of UTF-8 characters that need four bytes in a Python string, and the beginnings of the
-# JSON escapes for such characters.
+# Begin characters of four bytes in a Python string, in UTF-8 and as JSON escapes.
 _FOUR_BYTE_STARTS = tuple(bytes([start]) for start in range(0xF0, 0xF5))
 _SURROGATES = (b"\\ud", b"\\uD")
 _SLICE_BYTES = 32 << 10
 
 
 class OrganizationMemory:
-    """Counts the memory of an organization's requests in progress."""
-
     __slots__ = ("__weakref__", "bytes", "process")
 
     def __init__(self, process: "RequestMemory") -> None:
@@ -40,21 +34,16 @@ class OrganizationMemory:
 
 
 class RequestMemory:
-    """Counts the memory of all requests in progress in this process.
-
-    All requests of an organization together may use at most as much memory as all requests of the
-    process leave free. If an organization has only one request in progress, the request may exceed
-    this limit, but it must leave an eighth of the memory (`reserve`) free. So all organizations
-    together never use all of the memory.
-    """
+    """An organization's requests may together use as much as all requests of the process leave
+    free. An only request may exceed that, but must leave an eighth of the memory (`reserve`) free,
+    so all organizations together never use all of it."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.reserve = bytes_max // _RESERVE_DIVISOR
-        # Up to this sum of all requests, no organization exceeds its limit.
         self.unchecked_bytes_max = bytes_max // 2
         self.bytes = 0
-        # An entry disappears when no connection and no request refers to it any more.
+        # An entry stays until no connection and no request refers to it any more.
         self._organizations: WeakValueDictionary[UUID, OrganizationMemory] = WeakValueDictionary()
 
     def organization_memory(self, organization_id: UUID) -> OrganizationMemory:
@@ -65,14 +54,14 @@ class RequestMemory:
 
 
 class RequestShare(msgspec.Struct):
-    """Reserves memory for one request. `release` frees the memory when the request has ended."""
+    """`release` frees the memory when the request has ended."""
 
     _organization: OrganizationMemory
     size: int = 0
 
     def grow_to(self, size: int) -> None:
-        """Reserves `size` bytes in total for the request. If there is not enough memory, raises
-        PayloadTooLarge, RateLimited or Unavailable, and reserves nothing more."""
+        """`size` is the total. Raises PayloadTooLarge, RateLimited or Unavailable without taking
+        any more."""
         added = size - self.size
         if added > 0:
             organization = self._organization
@@ -112,11 +101,10 @@ class RequestShare(msgspec.Struct):
 
 
 def memory_of(body: bytes, elements: int) -> int:
-    """Returns the maximum number of bytes that a request with this body needs. In a Python string,
-    the widest character determines how many bytes every character takes. The result is therefore
-    computed as if the whole body were one string."""
-    # The search for a single byte takes about a tenth of the time. `find` takes less time than `in`, which
-    # first tries to convert the bytes to an integer.
+    """The most it can be: a string's widest character sets the bytes of each of its characters, so
+    this counts as if the whole body were one string."""
+    # A search for one byte takes a tenth of the time. `in` is slower than `find`: it first tries to
+    # convert the bytes to an integer.
     if body.isascii() and (body.find(b"\\") < 0 or body.find(b"\\u") < 0):
         return 3 * len(body) + elements * _ELEMENT_BYTES
     is_wide = any(start in body for start in (*_FOUR_BYTE_STARTS, *_SURROGATES))
@@ -125,8 +113,7 @@ def memory_of(body: bytes, elements: int) -> int:
 
 
 def _characters(body: bytes) -> int:
-    """Counts the characters of the body. Counts them in slices, so that other threads can run in
-    between."""
+    """In slices, so that other threads can run in between."""
     return sum(
         len(body[start : start + _SLICE_BYTES].translate(None, _CONTINUATIONS))
         for start in range(0, len(body), _SLICE_BYTES)

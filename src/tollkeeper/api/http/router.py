@@ -1,9 +1,8 @@
 """Finds the endpoint for a method and a path.
 
-The router compares the path as the client sent it, and percent-decodes only the values of parameters.
-So `%2F` does not separate segments, and a percent-encoded spelling of a fixed path is not found.
-A model id may contain slashes, which older OpenAI SDKs send unencoded. Therefore the parameter
-`{model}` takes the whole rest of the path.
+Only parameter values are percent-decoded, so `%2F` separates no segments and an encoded spelling of
+a fixed path isn't found. `{model}` takes the whole rest of the path, because older OpenAI SDKs send
+a model id's slashes unencoded.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,13 +34,11 @@ class Router:
 
     @property
     def methods(self) -> str:
-        """Returns all methods that at least one path accepts, separated by commas."""
+        """All that at least one path accepts."""
         by_path = [*self._fixed.values(), *self._patterns.values()]
         return _allowed(method for methods in by_path for method in methods)
 
     def find(self, method: str, raw_path: bytes) -> tuple[AnyEndpoint, dict[str, str]]:
-        """Returns the endpoint and the values of the path parameters, by name. Raises NotFound,
-        MethodNotAllowed or InvalidRequest."""
         methods = self._fixed.get(raw_path)
         if methods is not None:
             return _by_method(methods, method), {}
@@ -54,15 +51,14 @@ class Router:
         raise NotFound(_UNKNOWN_PATH)
 
     def error_style(self, raw_path: bytes) -> ErrorStyle:
-        """Returns the style of errors at this path, for a request that has no endpoint: its method is
-        wrong, for example, or its headers are too large."""
+        """For a request without an endpoint: a wrong method, for example, or too large headers."""
         for endpoint in self._fixed.get(raw_path, {}).values():
             return endpoint.error_style
         return ErrorStyle.USUAL
 
 
 def _by_method(methods: dict[str, AnyEndpoint], method: str) -> AnyEndpoint:
-    # HEAD is handled like GET. The server then omits the body of the answer.
+    # The server omits the body of an answer to HEAD.
     endpoint = methods.get("GET" if method == "HEAD" else method)
     if endpoint is None:
         raise MethodNotAllowed(_allowed(methods))
@@ -70,7 +66,6 @@ def _by_method(methods: dict[str, AnyEndpoint], method: str) -> AnyEndpoint:
 
 
 def _allowed(methods: Iterable[str]) -> str:
-    """Returns the methods for the Allow header. Adds HEAD if GET is allowed."""
     known = set(methods)
     return ", ".join(sorted(known | {"HEAD"} if "GET" in known else known))
 

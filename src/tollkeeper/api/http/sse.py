@@ -1,7 +1,6 @@
-"""Writes server-sent events, with comments that keep silent connections alive.
+"""Writes server-sent events (records), with comments that keep silent connections alive.
 
-A record is one server-sent event. Records have no `id:` or `retry:` and always have `data:`, because
-common clients fail otherwise.
+Records have no `id:` or `retry:` and always `data:`, because common clients fail otherwise.
 """
 
 import asyncio
@@ -12,11 +11,11 @@ from typing import Protocol
 from tollkeeper.api.http.envelope import ErrorStyle, request_id_headers
 
 KEEP_ALIVE = b": keep-alive\n\n"
-# Clients of the Messages protocol expect this event instead of a comment.
+# Clients of the Messages protocol expect this instead of a comment.
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 DONE = b"data: [DONE]\n\n"
 
-# The interval of the timer that sends a comment into every silent stream.
+# After this long, a silent stream gets a comment.
 _SILENCE_S = 10.0
 STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _HEADERS = b"".join(
@@ -29,43 +28,33 @@ _HEADERS = b"".join(
 
 
 class StreamWriter(Protocol):
-    """Sends an answer piece by piece."""
-
-    # Set to True whenever a piece is written. A caller can reset it to False, to see later whether
-    # another piece was written.
+    # Set whenever a piece is written. Callers reset it to see later whether there was another.
     wrote: bool
 
     @property
     def paused(self) -> bool:
-        """Tells whether the client reads too slowly. If so, the caller should await `resumed` before
-        it writes more."""
+        """The client reads too slowly: await `resumed` before you write more."""
         ...
 
     async def resumed(self) -> None:
-        """Waits until the client has read so much that more can be written, or has disconnected."""
+        """Also returns if the client has disconnected."""
         ...
 
-    def start(self, status: int, headers: bytes) -> None:
-        """Sets the status and headers, which are sent with the first piece."""
-        ...
+    def start(self, status: int, headers: bytes) -> None: ...
 
     def write(self, piece: bytes) -> None: ...
 
     def piece_writer(self, before: bytes, after: bytes) -> Callable[[bytes], bool] | None:
-        """Returns a function that writes `before`, its argument and `after` as one piece. If the client
-        reads too slowly or the answer has ended, the function writes nothing and returns False.
-        `piece_writer` returns None until the first piece of the answer was written, and always for
-        HTTP/1.0."""
+        """Returns a function that writes `before`, its argument and `after` as one piece. If the
+        client reads too slowly or the answer has ended, it writes nothing and returns False. None
+        before the answer's first piece, and always for HTTP/1.0."""
         ...
 
-    def end(self, piece: bytes) -> None:
-        """Sends the last piece and ends the answer."""
-        ...
+    def end(self, piece: bytes) -> None: ...
 
 
 class KeepAlive:
-    """Writes a comment into every stream in which nothing was written for a while. One task serves
-    all streams."""
+    """One task serves all streams."""
 
     def __init__(self) -> None:
         self._silence_s = _SILENCE_S
@@ -91,8 +80,7 @@ class KeepAlive:
 
 
 class EventStream:
-    """Writes one response as an event stream. The status and the headers are sent with the first
-    record."""
+    """The status and headers are sent with the first record."""
 
     def __init__(
         self, writer: StreamWriter, request_id: str, style: ErrorStyle = ErrorStyle.USUAL
@@ -105,9 +93,8 @@ class EventStream:
         self._ending = False
 
     def mark_held_back(self) -> None:
-        """Notes that records exist but must not be sent yet. If the records are held back for long,
-        `keep_alive` starts the stream with a comment. The status 200 is then already sent, so a later
-        failure is written as a record."""
+        """Records exist but mustn't be sent yet. After a while, `keep_alive` starts the stream with
+        a comment. The status 200 is sent then, so a later failure becomes a record."""
         self._held_back = True
         self._writer.wrote = True  # so that the next tick of the timer sends no comment yet
 
@@ -121,12 +108,11 @@ class EventStream:
         self._writer.write(records)
 
     def piece_writer(self, before: bytes, after: bytes) -> Callable[[bytes], bool] | None:
-        """Returns a function that writes `before`, its argument and `after` as one record (see
-        `StreamWriter`). After `cut`, the function writes nothing."""
+        """As in `StreamWriter`. After `cut`, it writes nothing."""
         return self._writer.piece_writer(before, after)
 
     async def end(self, records: bytes = b"") -> None:
-        # Set before the wait for a slow client, so that `keep_alive` sends no comment meanwhile.
+        # Before the wait for a slow client, so that `keep_alive` sends no comment meanwhile.
         self._ending = True
         if self._writer.paused:
             await self._writer.resumed()
@@ -135,15 +121,13 @@ class EventStream:
         self._writer.end(records)
 
     def cut(self, records: bytes) -> None:
-        """Ends the stream at once, because the server stops and will close the connection. `records` are
-        the last records. They are not sent if the client reads too slowly."""
+        """Without waiting, because the server is stopping. A slow client doesn't get `records`."""
         if not self._ending and not self._writer.paused:
             self._writer.end(records)
         self._ending = True
 
     def keep_alive(self) -> None:
-        """Sends a comment if nothing was written since the timer's last tick. A slow client gets no
-        comment, because it still receives earlier records."""
+        """A slow client gets no comment, because earlier records are still on their way."""
         writer = self._writer
         waiting = (self.started or self._held_back) and not self._ending
         if waiting and not writer.wrote and not writer.paused:

@@ -1,14 +1,12 @@
-"""Decodes JSON bodies strictly: rejects duplicate keys, deep nesting and too many elements. Errors name
-the path of the invalid field.
+"""Decodes JSON bodies strictly: no duplicate keys, deep nesting or too many elements.
 
-msgspec checks syntax, types and limits of fields in one pass, and its errors contain the path. If a key
-occurs twice in an object, msgspec silently uses the last value, so a second pass looks for duplicates. This
-pass is skipped if the number of colons outside of strings shows that there are none, as in chat requests
-whose messages have only roles and texts.
+If a key occurs twice, msgspec silently uses the last value, so a second pass looks for duplicates.
+It's skipped if the number of colons outside of strings shows that there are none, as in chat
+requests whose messages only have roles and texts.
 
-Nesting and the number of elements are checked before a body is decoded, so that a malicious body
-cannot use much memory. This check uses `bytes` operations on small slices. Each operation takes at
-most about a millisecond, so that other threads can run in between.
+Nesting and elements are checked before a body is decoded, so that a malicious one can't use much
+memory. That's done with `bytes` operations on small slices, at most about a millisecond each, so
+that other threads can run in between.
 """
 
 import json
@@ -27,52 +25,46 @@ from tollkeeper.runtime.large_requests import LARGE_CALL_REQUESTS_MAX, run_in_th
 
 T = TypeVar("T")
 
-# The default maximum number of elements in all arrays and objects of a body together.
 _ELEMENTS_MAX = 100_000
-# Patterns that find the path and the name of the invalid field in the text of msgspec's errors. The text
-# before the path may quote a value of the client, so the patterns must match at the end of the text, and
-# the whole text without its path.
+# Find the field in msgspec's errors. The text before the path may quote the client, so the patterns
+# must match at the end of the text, and the whole text without its path.
 _PATH = re.compile(r" - at (?:`key` in )?`\$(?P<path>[^`]*)`$")
 _FIELD = re.compile(
     r"Object (?:contains unknown|missing required) field `(?P<field>.*)`", re.DOTALL
 )
 _PARAM_LENGTH_MAX = 200
 _BLANKS = " \t\r\n"
-# Every element of an array or object begins after an opening bracket or a comma.
+# Every element begins after an opening bracket or a comma.
 _NO_ELEMENT_START = bytes(set(range(256)) - set(b"{[,"))
 DEPTH_MAX = 64
 _SLICE_BYTES = 32 << 10
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _DEPTH_CHANGES = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-# A body with more bytes or more elements than this takes more than a few milliseconds to decode.
+# More than this takes more than a few milliseconds to decode.
 _SMALL_BYTES = 128 << 10
 _FEW_ELEMENTS = 5000
-# A body with more quotes than this has more than `_FEW_ELEMENTS`: an element is at most a key and a string.
+# An element is at most a key and a string, so more quotes mean more than `_FEW_ELEMENTS`.
 _QUOTES_MAX = 4 * _FEW_ELEMENTS
-# Decodes only the keys of an object. The values stay JSON.
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
-# The text of an integer in a query: at most 18 digits, more than any query parameter allows. `convert`
-# leaves any other text as it is, and msgspec then rejects the text.
+# At most 18 digits, more than any parameter allows. Other text stays, and msgspec rejects it.
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 
 
 async def decode_body(
     request: Request[Any, Any], share: RequestShare, elements_max: int, owner: Hashable
 ) -> Any:
-    """Returns the decoded body, or None if the endpoint takes no body. Reserves memory for the request
-    with `share`. Decodes a large body in a thread, so that the event loop can serve other requests
-    meanwhile, and sets `request.is_large`."""
+    """Decodes a large body in a thread, so that the event loop can serve other requests, and then
+    sets `request.is_large`."""
     body, decoder = request.raw_body, request.context.decoder
     if decoder is None:
         if body:
             raise InvalidRequest("This operation takes no body.")
         return None
-    # A long body is searched in the thread only, because the search would block the event loop.
+    # A long body is only searched in the thread, because that would block the event loop.
     if len(body) > _SMALL_BYTES:
         request.is_large = True
     else:
-        # The body without its strings. If it has too many strings, some of them remain, so that
-        # brackets, commas and colons in them are counted too.
+        # Without strings. If there are too many, some remain and count too.
         structure = b"".join(_split_at_quotes(body, _QUOTES_MAX)[::2])
         elements = len(structure.translate(None, _NO_ELEMENT_START))
         if elements > _FEW_ELEMENTS:
@@ -81,7 +73,7 @@ async def decode_body(
         share.grow_to(await run_in_thread(owner, _checked_memory_of, body, elements_max))
         decoded = await run_in_thread(owner, _decode_bounded, body, decoder, request)
     else:
-        # A body with few elements cannot be nested too deeply.
+        # Few elements can't be nested too deeply.
         if elements > DEPTH_MAX and (_openings(structure) > DEPTH_MAX or elements > elements_max):
             elements = check_bounds(body, elements_max)
         share.grow_to(memory_of(body, elements))
@@ -90,9 +82,8 @@ async def decode_body(
         _refuse_nul(body, decoded)
     completions = getattr(decoded, "n", None)
     if completions:
-        # If the backend creates only one completion per request, the gateway sends one request for
-        # each completion. Each of these requests needs memory for the body while it is in progress.
-        # For a large body, at most `LARGE_CALL_REQUESTS_MAX` of them are in progress at the same time.
+        # If the backend creates only one completion per request, each is a request of its own, with
+        # its own body in memory. Large ones are limited to `LARGE_CALL_REQUESTS_MAX` at a time.
         completions = min(completions, LARGE_CALL_REQUESTS_MAX) if request.is_large else completions
         share.grow_to(share.size + (completions - 1) * len(body))
     return decoded
@@ -103,8 +94,7 @@ def _checked_memory_of(body: bytes, elements_max: int) -> int:
 
 
 def decode(body: bytes, decoder: msgspec.json.Decoder[T], elements_max: int = _ELEMENTS_MAX) -> T:
-    """Returns the decoded body. Raises InvalidRequest with the path of the invalid field in
-    `param`."""
+    """Raises InvalidRequest with the field's path in `param`."""
     check_bounds(body, elements_max)
     return _decode_bounded(body, decoder)
 
@@ -115,18 +105,17 @@ def _decode_bounded(
     request: Request[Any, Any] | None = None,
     members: int = 0,
 ) -> T:
-    """Works like `decode`, for a body whose depth and number of elements are already checked. `members` is
-    the number of members (pairs of a key and a value) of all objects in the body; 0 if it is not known."""
+    """`members` counts the members (key and value) of all objects in the body; 0 if unknown."""
     try:
         decoded = decoder.decode(body)
         message_members = getattr(decoded, "message_members", 0)
         if message_members and request is not None:
             request.fields = _fields.decode(body)
-            # The decoded body has at least this many different members. If the JSON does not have more, no
-            # key occurs twice.
+            # It has at least this many different members, so with no more in the JSON no key is
+            # there twice.
             if members == len(request.fields) + message_members:
                 return decoded
-        # The body is valid JSON, so the second pass can fail only because of duplicate keys.
+        # It's valid JSON, so this can only fail because of duplicate keys.
         _DUPLICATE_FINDER.raw_decode(body.decode().lstrip(_BLANKS))
     except msgspec.ValidationError as exc:
         error = _invalid_request(exc)
@@ -140,9 +129,7 @@ def _decode_bounded(
 
 
 def check_bounds(body: bytes, elements_max: int) -> int:
-    """Rejects a body that is nested too deeply, or whose arrays and objects together have more than
-    `elements_max` elements. Returns the number of elements. An empty array or object counts as one
-    element."""
+    """Returns the number of elements. An empty array or object counts as one."""
     elements = depth = 0
     for structure in _structure(body):
         elements += _openings(structure) + structure.count(b",")
@@ -161,21 +148,20 @@ def _openings(text: bytes) -> int:
 
 
 def _split_at_quotes(text: bytes, quotes_max: int = -1) -> list[bytes]:
-    """Splits JSON at the quotes that begin and end strings. Escaped backslashes and quotes are removed
-    first, so the parts are outside and inside of strings in turn."""
+    """Outside and inside of strings in turn, without escaped backslashes and quotes."""
     if text.find(b"\\") >= 0:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     return text.split(b'"', quotes_max)
 
 
 def _structure(body: bytes) -> Iterator[bytes]:
-    """Yields the body without its JSON strings, slice by slice."""
+    """Without strings, slice by slice."""
     inside_string = False
     start = 0
     while start < len(body):
         piece = body[start : start + _SLICE_BYTES]
         if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
-            # The slice would end between a backslash and the character that the backslash escapes.
+            # Don't end between a backslash and what it escapes.
             piece = body[start : start + _SLICE_BYTES + 1]
         start += len(piece)
         parts = _split_at_quotes(piece)
@@ -184,8 +170,7 @@ def _structure(body: bytes) -> Iterator[bytes]:
 
 
 def decode_within(part: msgspec.Raw, decoder: msgspec.json.Decoder[T], place: str) -> T:
-    """Decodes a part of a body that `decode` left undecoded (`msgspec.Raw`). `place` is the path of
-    the part in the body, for errors."""
+    """For what `decode` left as `msgspec.Raw`, at `place` in the body."""
     try:
         return decoder.decode(part)
     except msgspec.ValidationError as exc:
@@ -195,8 +180,7 @@ def decode_within(part: msgspec.Raw, decoder: msgspec.json.Decoder[T], place: st
 
 
 def convert_within(value: object, kind: type[T], place: str) -> T:
-    """Works like `decode_within`, for a part that is already decoded but not yet checked against a
-    type."""
+    """For what's decoded but not yet checked against a type."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as exc:
@@ -204,11 +188,10 @@ def convert_within(value: object, kind: type[T], place: str) -> T:
 
 
 def convert(values: dict[str, Any], kind: type[T]) -> T:
-    """Converts query parameters, which arrive as text, to a struct. Raises the same errors as for a
-    body.
+    """For query parameters, which arrive as text. Raises the same errors as a body.
 
-    msgspec's lax mode would accept `1.0` as an integer and `null` as None. This function therefore
-    converts integers itself and then uses msgspec's strict mode.
+    msgspec's lax mode would accept `1.0` as an integer and `null` as None, so this converts
+    integers itself and uses the strict mode.
     """
     integers = _integer_fields(cast("type", kind))
     for name, value in values.items():
@@ -232,8 +215,7 @@ def _integer_fields(kind: type) -> frozenset[str]:
 
 
 def _refuse_nul(body: bytes, decoded: msgspec.Struct) -> None:
-    """Rejects a body with the character U+0000. Used for bodies that are stored in the database,
-    because PostgreSQL's text type cannot contain this character."""
+    """For bodies that are stored, because PostgreSQL's text can't contain U+0000."""
     if b"\\u0000" not in body:
         return
     for field, value in msgspec.to_builtins(decoded).items():
@@ -261,8 +243,7 @@ _DUPLICATE_FINDER = json.JSONDecoder(
 
 
 def _invalid_request(exc: msgspec.ValidationError, place: str = "") -> InvalidRequest:
-    """Converts an error of msgspec. Moves the path, such as `messages[2].role`, from the message into
-    `param`."""
+    """Moves the path, such as `messages[2].role`, from the message into `param`."""
     text = str(exc)
     path = place
     match = _PATH.search(text)
@@ -278,5 +259,5 @@ def _invalid_request(exc: msgspec.ValidationError, place: str = "") -> InvalidRe
 
 
 def _encodable(text: str) -> str:
-    """Replaces lone surrogates, which cannot be encoded as UTF-8 in the response."""
+    """Replaces lone surrogates, which can't be encoded as UTF-8."""
     return text.encode("utf-8", "replace").decode()

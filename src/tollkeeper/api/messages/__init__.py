@@ -1,2 +1,1 @@
-"""Implements Anthropic's Messages protocol: answers (POST /v1/messages) and token counts (POST
-/v1/messages/count_tokens)."""
+"""Anthropic's Messages protocol: answers and token counts."""

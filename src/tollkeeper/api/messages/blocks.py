@@ -1,4 +1,4 @@
-"""Turns the events of an answer into Messages events, which begin, extend and end content blocks."""
+"""Turns an answer's events into Messages events, which begin, extend and end content blocks."""
 
 from dataclasses import dataclass, field
 
@@ -26,7 +26,7 @@ _EMPTY_BLOCKS: dict[str, FreeObject] = {
     TEXT: {"type": TEXT, "text": ""},
     THINKING: {"type": THINKING, "thinking": "", "signature": ""},
 }
-# The type of a block's delta events, and the name of the field with the text.
+# By kind of block: the type of its delta events, and their field with the text.
 _DELTA_FIELDS = {TEXT: ("text_delta", "text"), THINKING: ("thinking_delta", "thinking")}
 
 
@@ -34,11 +34,10 @@ _DELTA_FIELDS = {TEXT: ("text_delta", "text"), THINKING: ("thinking_delta", "thi
 class _Block:
     kind: str
     index: int
-    # The properties with which the block begins.
     fields: FreeObject
-    # The pieces of reasoning or of a tool call's arguments. Pieces of text are not stored.
+    # Of reasoning or a tool call's arguments. Pieces of text aren't stored.
     pieces: list[str] = field(default_factory=list)
-    # For reasoning only: the values that only the backend can read.
+    # For reasoning only: what only the backend can read.
     sealed: tuple[str, ...] = ()
 
     @property
@@ -47,14 +46,12 @@ class _Block:
 
 
 class Blocks(AnswerBlocks[_Block]):
-    """Tracks the content blocks of one answer and the reason why the answer stopped."""
-
     def __init__(self, prepared: PreparedMessage) -> None:
         super().__init__()
-        # Encrypts reasoning, so that the client can send it back in its next request.
+        # Lets the client send reasoning back in its next request.
         self._seal = prepared.seal
         self._hides_reasoning = prepared.hides_reasoning
-        # A part of the ids of tool calls to which the backend gave no id.
+        # For the ids of tool calls to which the backend gave none.
         self._suffix = prepared.call.request_id.replace("-", "")
         self._events: list[FreeObject] = []
         self._refused = False
@@ -62,7 +59,6 @@ class Blocks(AnswerBlocks[_Block]):
         self.stop_sequence: str | None = None
 
     def add(self, delta: Delta) -> list[FreeObject]:
-        """Returns the Messages events for one delta (a piece of the answer)."""
         if not self._hides_reasoning:
             self._add_reasoning(delta.reasoning, delta.sealed_reasoning)
         if delta.text:
@@ -98,9 +94,9 @@ class Blocks(AnswerBlocks[_Block]):
         return block
 
     def _add_reasoning(self, text: str | None, sealed: str | None) -> None:
-        """Adds reasoning. `sealed` is a value that only the backend can read. If a block with reasoning
-        text is open, or if `text` is an empty string, `sealed` is the signature of the text and ends the
-        block. Otherwise `sealed` is encrypted reasoning and becomes a separate block."""
+        """`sealed` is for the backend only. If a block with reasoning text is open, or `text` is an
+        empty string, it's the text's signature and ends the block. Otherwise it's encrypted
+        reasoning and becomes a block of its own."""
         if text or (sealed and text is not None):
             self._extend(THINKING, text)
         if not sealed:
@@ -114,7 +110,7 @@ class Blocks(AnswerBlocks[_Block]):
             self._add_complete_block({"type": "redacted_thinking", "data": data})
 
     def _add_citations(self, annotations: tuple[Annotation, ...]) -> None:
-        """Adds citations to the open text block, or to a new text block. Then ends the block."""
+        """They go to the open text block or a new one, and end it."""
         block = self._extend(TEXT, "")
         for annotation in annotations:
             citation = {
@@ -128,11 +124,11 @@ class Blocks(AnswerBlocks[_Block]):
         self._end_finished()
 
     def _add_complete_block(self, fields: FreeObject) -> None:
-        """Adds a block that arrives as a whole, for example an image."""
+        """For example an image."""
         self._end(self._begin(_Block(fields["type"], self._count, fields)))
 
     def _add_search(self, search: SearchBlock) -> None:
-        """Adds a search or its results. A search arrives like a tool call: its query is a delta."""
+        """A search arrives like a tool call: its query is a delta."""
         if search.query is None:
             self._add_complete_block(search.written)
             return

@@ -1,7 +1,4 @@
-"""Turns a Messages request into a `Call` (one inference).
-
-A `Plan` contains the data of a call that depends only on the key and the model, such as the backend.
-"""
+"""Turns a Messages request into a call."""
 
 from functools import partial
 
@@ -21,11 +18,10 @@ from tollkeeper.services.calls.reasoning_seal import Sealer
 
 
 class PreparedMessage(msgspec.Struct, frozen=True):
-    """Contains a call and the data that is needed to answer it in the Messages protocol."""
+    """A call and what's needed to answer it in the Messages protocol."""
 
     call: Call
     plan: Plan
-    # Seals (encrypts) reasoning, so that the client can send it back in its next request.
     seal: Sealer
     hides_reasoning: bool
 
@@ -50,7 +46,7 @@ async def message_call(
         partial(read_prompt, body, model, MESSAGES_WEB_TOOLS, unseal, plan.caching),
         output_tokens_max,
         streamed=body.stream is True,
-        # Clients put a session id into `metadata.user_id`, so this field serves as the cache key.
+        # Clients put a session id here, so it serves as the cache key.
         cache_key=None if body.metadata is None else body.metadata.user_id,
         beta_flags=beta_flags,
     )

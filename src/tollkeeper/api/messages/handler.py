@@ -1,11 +1,4 @@
-"""Handles POST /v1/messages and POST /v1/messages/count_tokens.
-
-A plan contains the data of a call that depends only on the key and the model, such as the backend. A tab
-contains the state of a call, such as its usage and its cost.
-
-Clients name beta flags in a header. A beta flag asks for a feature of the Messages protocol that is
-not yet part of its stable version.
-"""
+"""POST /v1/messages and POST /v1/messages/count_tokens."""
 
 from datetime import date
 from functools import partial
@@ -30,10 +23,9 @@ from tollkeeper.domain.conventions import (
 )
 from tollkeeper.domain.errors import InvalidRequest
 
-# The maximum length of the header with the beta flags of a token count.
+# Of the header with beta flags, which ask for features not yet in the protocol's stable version.
 _BETA_LENGTH_MAX = 512
-# The maximum length of the same header in a call, for which clients name many more flags. Unknown
-# flags of a call are ignored.
+# A call's is longer, because clients name many more flags there. Unknown ones are ignored.
 _CALL_BETA_LENGTH_MAX = 4096
 
 VERSION_HEADER = HeaderParameter(
@@ -50,7 +42,7 @@ BETA_HEADER = HeaderParameter(
     description="Beta flags, separated by commas. Every model accepts the flags that the schema's "
     "`pattern` lists. Some models accept more flags.",
     length_max=_BETA_LENGTH_MAX,
-    # As in every header value, there are no blanks at either end.
+    # As in every header value, no blanks at either end.
     pattern=rf"^{_BETA_FLAG}?([ \t]*,([ \t]*{_BETA_FLAG})?)*$",
     examples=tuple(_NEUTRAL_FLAGS),
 )
@@ -102,8 +94,7 @@ async def token_count(
 
 
 def _beta_flags(headers: HeaderIndex, length_max: int) -> tuple[str, ...]:
-    """Returns the beta flags without duplicates. Also checks the header with the version of the
-    protocol, because every request with beta flags may have one."""
+    """Also checks the version header, because every request with beta flags may have one."""
     versions = header_values(headers, MESSAGES_VERSION_HEADER.encode())
     if len(versions) > 1 or not all(map(_is_date, versions)):
         raise InvalidRequest(
@@ -119,8 +110,7 @@ def _beta_flags(headers: HeaderIndex, length_max: int) -> tuple[str, ...]:
 
 
 def _is_date(value: bytes) -> bool:
-    """Tells whether the value is a day of the calendar. `fromisoformat` also reads other forms, such
-    as 20230601."""
+    """`fromisoformat` also reads other forms, such as 20230601."""
     text = value.decode("latin-1")
     try:
         return date.fromisoformat(text).isoformat() == text

@@ -1,10 +1,8 @@
-"""Turns the messages of a Messages request into the turns of a prompt (the typed form of a request,
-the same for all protocols).
+"""Turns the messages of a Messages request into turns, for calls and token counts.
 
-Requests for answers (calls) and for token counts use the same code. A call is rejected if a message is
-empty, if a tool result refers to no earlier tool call, if a block was written by a provider's tool other
-than a web search, if citations are enabled, or if the reasoning of an earlier answer was changed or comes
-from another project. A token count accepts all of these, and ignores cache marks.
+A call is rejected for an empty message, a tool result without its tool call, a block written by a
+provider's tool other than web search, enabled citations, or earlier reasoning that was changed or
+comes from another project. A token count accepts all of these, and ignores cache marks.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +33,7 @@ from tollkeeper.domain.prompt import (
 )
 from tollkeeper.services.calls.reasoning_seal import KeptReasoning
 
-# Returns the reasoning in a sealed (encrypted) text, or None if the text cannot be unsealed.
+# None for a text that can't be unsealed.
 Unseal = Callable[[str], KeptReasoning | None]
 
 _block = msgspec.json.Decoder(wire.Block)
@@ -51,9 +49,8 @@ _search_result = msgspec.json.Decoder(wire.SearchResultBlock)
 _image = msgspec.json.Decoder(wire.ImageBlock)
 _document = msgspec.json.Decoder(wire.DocumentBlock)
 
-# Types of blocks that a provider's tools wrote into the conversation. If the model's backends have the
-# same protocol, they get the blocks of web searches unchanged. Any other such block is rejected in a
-# call, and its JSON counts as text in a token count.
+# Written into the conversation by a provider's tools. Web searches go unchanged to backends with
+# the same protocol. Others are rejected in a call, and count as JSON text in a token count.
 _SERVER_BLOCKS = frozenset(
     {
         SERVER_TOOL_USE,
@@ -66,16 +63,11 @@ _SERVER_BLOCKS = frozenset(
         "container_upload",
     }
 )
-# The name of the provider's web search in a `server_tool_use` block.
 _SEARCH = "web_search"
 
 
 class MessagesConversation:
-    """Collects the turns of a request, message by message.
-
-    A mark is a `cache_control` object, with which a client asks the provider to cache the prompt up to
-    the marked part.
-    """
+    """A mark (`cache_control`) asks the provider to cache the prompt up to there."""
 
     def __init__(self, model: Model, unseal: Unseal, *, for_token_count: bool) -> None:
         self._model = model
@@ -108,8 +100,7 @@ class MessagesConversation:
             self._add_input_blocks(role, message.content, place)
 
     def mark_last_part(self, mark: wire.CacheControl) -> None:
-        """Adds a mark to the last part of the conversation, unless this part already has a mark or cannot
-        have one."""
+        """Unless it already has a mark or can't have one."""
         if not self.turns or not self.turns[-1].parts:
             return
         last = self.turns[-1]
@@ -119,16 +110,14 @@ class MessagesConversation:
             self.turns[-1] = replace(last, parts=parts)
 
     def mark_properties(self, mark: wire.CacheMark | wire.CacheControl | None) -> FreeObject | None:
-        """Returns the mark as additional properties of a part or tool. Returns None if there is no mark or
-        the prompt needs no marks."""
+        """Additional properties of a part or tool; None if the prompt needs none."""
         if mark is None or not self._keeps_marks:
             return None
         lifetime = {} if mark.ttl is None else {"ttl": mark.ttl}
         return {"cache_control": {"type": mark.type, **lifetime}}
 
     def _add_input_blocks(self, role: Role, blocks: Sequence[msgspec.Raw], place: str) -> None:
-        """Adds a message that is not from the assistant. Each tool result in the message becomes a
-        separate turn. The turn with the other blocks follows."""
+        """Each tool result becomes a turn of its own, and the other blocks one turn after them."""
         if not blocks and not self._for_token_count:
             raise InvalidRequest("The message has no content.", param=f"{place}.content")
         parts: list[Content] = []
@@ -160,7 +149,7 @@ class MessagesConversation:
         self.turns.append(Turn(Role.TOOL, (part,), place=place))
 
     def _answer_parts(self, blocks: Sequence[msgspec.Raw], place: str) -> Iterator[Part]:
-        """Yields the reasoning, tool calls and texts of an assistant's message. Drops images and files."""
+        """Reasoning, tool calls and texts, but no images or files."""
         for at, block in enumerate(blocks):
             block_place = f"{place}[{at}]"
             match decode_within(block, _block, block_place).type:
@@ -184,7 +173,7 @@ class MessagesConversation:
                     yield from (part for part in parts if isinstance(part, Text))
 
     def _is_search(self, block: msgspec.Raw, kind: str, place: str) -> bool:
-        """Tells whether the block belongs to a web search, and all backends of the model can read it."""
+        """Only if all backends of the model can read it."""
         if not self._model.messages.has_search_blocks:
             return False
         if kind == SERVER_TOOL_USE:
@@ -201,9 +190,8 @@ class MessagesConversation:
         return SearchBlock(written, place, self.mark_properties(mark))
 
     def _reasoning(self, sealed: str | None, text: str, place: str) -> Iterator[Reasoning]:
-        """Reads the reasoning of an earlier answer. `sealed` is the encrypted form in which the gateway
-        sent the reasoning to the client. `sealed` may contain values that only a backend can read. These
-        values are sent only to the model that wrote them. Yields nothing if the model cannot reason."""
+        """`sealed` is how the gateway sent the reasoning to the client. What's in it for a backend
+        only goes to the model that wrote it. Yields nothing if the model can't reason."""
         unsealed = None if sealed is None else self._unseal(sealed)
         if not self._for_token_count and (unsealed is None or unsealed.text != text):
             raise InvalidRequest(
@@ -249,7 +237,6 @@ class MessagesConversation:
     def _with_last_marked(
         self, parts: Iterator[Content], block: wire.MarkedBlock
     ) -> Iterator[Content]:
-        """Yields the parts of one block. Adds the block's mark to the last part."""
         block_parts = list(parts)
         mark = self.mark_properties(block.cache_control)
         if block_parts and mark is not None:

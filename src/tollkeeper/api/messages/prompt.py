@@ -1,8 +1,4 @@
-"""Turns a Messages request into a prompt (the typed form of a request, the same for all protocols).
-
-The request is for an answer or for a token count. The prompt for a token count contains only content
-that can change the number of input tokens. Fields that affect only the answer are ignored.
-"""
+"""Turns a Messages request into a prompt. A token count's only has what can change the count."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -35,11 +31,10 @@ from tollkeeper.domain.prompt import (
 )
 from tollkeeper.services.calls.reasoning_seal import ENCRYPTED_REASONING
 
-# The length of the version at the end of a tool's type.
 _VERSION_LENGTH = len("_20250124")
 _WEB_SEARCH = "web_search"
 _SUMMARIZED = "summarized"
-# The protocol's temperature for requests that specify no temperature.
+# The protocol's, for requests without one.
 _DEFAULT_TEMPERATURE = 1
 
 _tool_type = msgspec.json.Decoder(wire.ToolHead)
@@ -87,7 +82,7 @@ def read_prompt(
         prompt,
         tool_choice=prompt.tool_choice or _forced_search(body, search),
         parallel_tool_calls=False if is_parallel_off and tools.functions else None,
-        # Backends apply a tool choice only to functions, so a search that may not be chosen is not sent.
+        # Backends apply a choice only to functions, so a search that mustn't be chosen isn't sent.
         web_search=None if isinstance(choice, wire.NoChoice) else search,
         reads_search_blocks=model.messages.has_search_blocks,
         output_format=_output_format(body),
@@ -101,14 +96,14 @@ def read_prompt(
 
 class _Tools(NamedTuple):
     functions: list[FunctionTool]
-    # The tools that the model's provider runs, by their places (paths in the request, such as `tools[0]`).
+    # Run by the model's provider, by their places.
     server_tools: dict[str, FreeObject]
 
 
 def _prompt(
     body: wire.TokenCountRequest, conversation: MessagesConversation, tools: _Tools
 ) -> Prompt:
-    """Reads the fields that requests for token counts and for answers have in common."""
+    """What calls and token counts have in common."""
     if body.system is not None:
         conversation.instruct(body.system)
     for at, message in enumerate(body.messages):
@@ -169,8 +164,7 @@ def _unsupported_tool(
 
 
 def _is_published(kind: str) -> bool:
-    """Tells whether a tool's type is published by Anthropic. A type is the name of a tool family,
-    usually followed by the date of a version."""
+    """By Anthropic. A type is a tool family, usually followed by a version's date."""
     family, version = kind[:-_VERSION_LENGTH], kind[-_VERSION_LENGTH:]
     has_version = version[:1] == "_" and version[1:].isdecimal()
     return (family if has_version else kind) in MESSAGES_TOOL_FAMILIES
@@ -191,8 +185,7 @@ def _tool_choice(body: wire.TokenCountRequest) -> ToolChoice | None:
 
 
 def _require_tool(name: str, tools: _Tools, search: WebSearch | None) -> None:
-    """Checks that the tool with this name exists. If it is the web search, removes all functions, so that
-    the search becomes the only tool, as in Responses."""
+    """If it's the web search, only that is left, as in Responses."""
     if name in [tool.name for tool in tools.functions]:
         return
     if search is None or name != _WEB_SEARCH:
@@ -201,9 +194,9 @@ def _require_tool(name: str, tools: _Tools, search: WebSearch | None) -> None:
 
 
 def _forced_search(body: wire.MessagesRequest, search: WebSearch | None) -> ToolChoice | None:
-    """Returns the tool choice of a request without functions that requires a web search, otherwise None.
-    If the choice names the search, a wire may drop the choice, because Claude Code sends such requests and
-    most protocols cannot force a search."""
+    """For a request without functions that requires a search, otherwise None. If it names the
+    search, a wire may drop the choice: Claude Code sends that, and most protocols can't force a
+    search."""
     choice = body.tool_choice
     if not isinstance(choice, wire.AnyChoice | wire.ToolChoice):
         return None
@@ -214,8 +207,7 @@ def _forced_search(body: wire.MessagesRequest, search: WebSearch | None) -> Tool
 
 
 def _web_search(tools: _Tools) -> WebSearch | None:
-    """Returns the web search, or None if the request has none. Rejects a second web search. Also rejects
-    all other tools that the provider would run, because they do not exist in every protocol."""
+    """Rejects a second search, and the provider's other tools, which not every protocol has."""
     search: WebSearch | None = None
     for place, tool_object in tools.server_tools.items():
         kind = str(tool_object["type"])
@@ -247,8 +239,7 @@ def _output_format(body: wire.TokenCountRequest) -> SchemaOutput | None:
 
 
 def _sampling(body: wire.MessagesRequest, model: Model) -> Sampling:
-    """Reads the sampling parameters. Rejects stop sequences if the model does not support them. Ignores
-    the default temperature if the model does not support a temperature."""
+    """Rejects stop sequences that the model lacks, but of temperatures ignores the default."""
     supported = model.supported_sampling_parameters
     if body.stop_sequences and "stop" not in supported:
         raise OptionUnsupported(
@@ -261,8 +252,7 @@ def _sampling(body: wire.MessagesRequest, model: Model) -> Sampling:
 
 
 def _reasoning(body: wire.MessagesRequest, model: Model) -> ReasoningWish | None:
-    """Reads the reasoning effort. Clients send an effort to every model, so the effort is ignored if
-    the model cannot reason."""
+    """Clients send an effort to every model, so one that can't reason ignores it."""
     effort = None if body.output_config is None else body.output_config.effort
     if effort is None or Feature.REASONING not in model.supported_features:
         return None
@@ -281,7 +271,7 @@ def _options(body: wire.MessagesRequest, model: Model) -> Iterator[Option]:
 
 
 def _thinking_options(body: wire.MessagesRequest, model: Model) -> Iterator[Option]:
-    """Yields the reasoning options of the request that the model supports."""
+    """Only those that the model supports."""
     thinking, options = body.thinking, model.options
     is_off = isinstance(thinking, wire.ThinkingDisabled)
     if isinstance(thinking, wire.ThinkingEnabled) and "reasoning.max_tokens" in options:

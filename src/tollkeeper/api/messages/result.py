@@ -1,5 +1,4 @@
-"""Builds the Messages result of an answer. A stream uses the same functions for the message at its
-beginning and for the usage."""
+"""The Messages result of an answer. Streams use its beginning and usage, too."""
 
 from dataclasses import dataclass, field
 
@@ -13,8 +12,7 @@ from tollkeeper.domain.prompt import FreeObject, decode_arguments
 from tollkeeper.domain.usage import Usage
 
 _SERVICE_TIERS = frozenset({"standard", "priority", "batch"})
-# If the arguments of a tool call are not a JSON object, the call's input is an object with this one
-# property, so that a client cannot run the tool with the invalid arguments.
+# Wraps arguments that aren't a JSON object, so that no client runs the tool with them.
 _INVALID_ARGUMENTS = "INVALID_JSON"
 
 
@@ -30,8 +28,7 @@ def new_message(call: Call, usage: Usage) -> wire.Message:
 
 
 def usage_view(usage: Usage) -> FreeObject:
-    """Encodes the usage. In the Messages protocol, `input_tokens` does not include tokens that are
-    read from the cache or written to it."""
+    """Here, `input_tokens` doesn't include tokens read from the cache or written to it."""
     short, long = usage.cache_write_tokens, usage.cache_write_1h_tokens
     searches = usage.web_searches
     tier = usage.service_tier
@@ -51,7 +48,7 @@ def usage_view(usage: Usage) -> FreeObject:
 
 @dataclass(slots=True)
 class _Block:
-    # The properties of the block from the event that began it. Signature and citations are added later.
+    # From the event that began the block. Signature and citations come later.
     fields: FreeObject
     pieces: list[str] = field(default_factory=list)
 
@@ -83,8 +80,7 @@ class _Block:
 
 
 class MessageAssembly:
-    """Collects the events of an answer that is not streamed. Used as the call's sink (the receiver of
-    the events). Builds the message from the Messages events that a stream would send to the client."""
+    """The sink if the answer isn't streamed. Builds the message from a stream's events."""
 
     def __init__(self, prepared: PreparedMessage) -> None:
         self._call = prepared.call
@@ -98,11 +94,10 @@ class MessageAssembly:
                     self._read(event_object)
 
     def held_back(self) -> None:
-        """Is called when a policy check starts to hold the answer back. Does nothing, because the client gets
-        nothing before the answer is complete anyway."""
+        """The client gets nothing before the answer is complete anyway."""
 
     def text_writer(self) -> None:
-        """Returns None, so that the text is not written directly to the client but arrives in `take`."""
+        """The text arrives in `take` instead."""
 
     def message(self, usage: Usage) -> wire.Message:
         return msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""Writes an answer as a stream of Messages events while the answer arrives."""
+"""Writes an answer as Messages events while it arrives."""
 
 from typing import Any
 
@@ -19,8 +19,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class MessageStream:
-    """Runs the call. As the call's sink (the receiver of its events), writes each event to the
-    client."""
+    """Runs the call, and is its sink."""
 
     def __init__(
         self, services: ApiServices, request: Request[Any, Any], prepared: PreparedMessage
@@ -30,10 +29,8 @@ class MessageStream:
         self._prepared = prepared
         self._blocks = Blocks(prepared)
         self._stream: EventStream | None = None
-        # The usage for the first event of the stream: the input tokens, if the backend reported them
-        # before its answer.
+        # For the first event: the input tokens, if the backend reported them before its answer.
         self._usage = Usage(prompt_tokens=0, completion_tokens=0)
-        # Whether the first event was written.
         self._has_begun = False
 
     async def run(self, stream: EventStream) -> None:
@@ -53,7 +50,7 @@ class MessageStream:
         await stream.end(b"".join(last_records))
 
     def failure(self, error: Exception) -> bytes:
-        """Returns the event that ends a failed stream. No `message_stop` follows."""
+        """No `message_stop` follows."""
         return _named_record("error", error_envelope(error, self._request.id, ErrorStyle.MESSAGES))
 
     async def take(self, batch: Batch) -> None:
@@ -69,17 +66,14 @@ class MessageStream:
             await self._stream.write(b"".join(records))
 
     def held_back(self) -> None:
-        """Is called when a policy check starts to hold the answer back. Until the policy check releases
-        the answer, the client gets only pings that keep the connection alive."""
+        """Until the policy check releases the answer, the client only gets pings."""
         assert self._stream is not None
         self._stream.mark_held_back()
 
     def text_writer(self) -> None:
-        """Returns None, so that the text is not written directly to the client but arrives in `take`,
-        which adds the number of the content block."""
+        """The text arrives in `take` instead, which adds the content block's number."""
 
     def _beginning(self) -> list[bytes]:
-        """Returns the event that begins the stream, or nothing if that event was already written."""
         if self._has_begun:
             return []
         self._has_begun = True
@@ -87,8 +81,7 @@ class MessageStream:
         return [_record({"type": "message_start", "message": message})]
 
     def _note_usage(self, report: UsageReport) -> None:
-        """Stores the input tokens that a backend reports before its answer. Ignores the output tokens,
-        which are not final yet."""
+        """Only the input tokens before the answer. The output tokens aren't final then."""
         if not self._has_begun and report.usage is not None:
             input_usage = msgspec.structs.replace(
                 report.usage, completion_tokens=0, total_tokens=None

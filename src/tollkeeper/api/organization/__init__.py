@@ -1,1 +1,1 @@
-"""Handles the administration endpoints of an organization: policies, keys, projects, costs."""
+"""An organization's administration: policies, keys, projects, costs."""

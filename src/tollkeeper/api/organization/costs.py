@@ -1,4 +1,4 @@
-"""Handles GET /v1/organization/costs, the report of daily costs."""
+"""GET /v1/organization/costs, the report of daily costs."""
 
 from collections.abc import Iterable
 from typing import TypeVar
@@ -33,8 +33,7 @@ async def cost_report(
     page = await services.costs.cost_report(
         request.admin_caller.organization_id, query, parameters.page
     )
-    # The number of unsettled requests, whose cost is not known yet. The header is sent even if the number
-    # is zero, so that clients can rely on the header.
+    # Sent even if it's zero, so that clients can rely on it.
     request.further_headers = f"{UNSETTLED_HEADER}: {page.unsettled_requests}\r\n".encode()
     return cost_page_view(page)
 

@@ -1,4 +1,4 @@
-"""Reads the Idempotency-Key header of the endpoints that create objects."""
+"""Reads the Idempotency-Key header of requests that create objects."""
 
 import re
 from typing import Any
@@ -27,15 +27,13 @@ IDEMPOTENCY_KEY = HeaderParameter(
 def idempotent_request(
     request: Request[Any, Any], operation: str, content: msgspec.Struct
 ) -> IdempotentRequest:
-    """Describes a request that creates an object. `content` is its decoded body, with each list of
-    ids in one form."""
+    """`content` is the decoded body, with each list of ids in one form."""
     values = header_values(request.headers, _NAME.lower().encode())
     if len(values) != 1 or _PRINTABLE.fullmatch(values[0]) is None:
         raise InvalidRequest(
             "One Idempotency-Key header of 8 to 200 printable characters is required.", param=_NAME
         )
-    # The content is encoded with sorted keys, so that a repeated request is recognised even if its JSON
-    # is formatted differently. Upper and lower case of the ids in the path do not matter.
+    # Sorted keys and lower case, because a repeated request may be written differently.
     path = {name: value.lower() for name, value in request.path.items()}
     meaning = msgspec.json.encode([path, content], order="deterministic")
     return IdempotentRequest(

@@ -1,5 +1,4 @@
-"""Reads ids from paths and queries. A malformed id is answered with 404, like an id that does not
-exist."""
+"""Ids in paths and queries. A malformed one is a 404, like one that doesn't exist."""
 
 from typing import NoReturn
 from uuid import UUID
@@ -21,15 +20,14 @@ def key_id(text: str, *, param: str = "api_key_id") -> KeyId:
 
 
 def policy_id(text: str) -> str:
-    # PostgreSQL cannot store this character, so no policy has such an id.
+    # PostgreSQL can't store this character, so no policy has such an id.
     if "\x00" in text:
         _raise_not_found("policy", "policy_id")
     return text
 
 
 def _parse_uuid(text: str) -> UUID | None:
-    """Returns the UUID, or None if the text does not have the canonical form. `UUID` would also accept
-    braces, URNs and missing hyphens."""
+    """Only the canonical form. `UUID` would also accept braces, URNs and missing hyphens."""
     if len(text) != _UUID_LENGTH:
         return None
     try:

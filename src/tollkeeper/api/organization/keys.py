@@ -1,4 +1,4 @@
-"""Handles the endpoints for project keys, Admin API keys and the archiving of projects."""
+"""Project keys, Admin API keys and the archiving of projects."""
 
 from msgspec import UNSET
 

@@ -1,4 +1,4 @@
-"""Handles the endpoints for policies, which are yes-or-no questions about requests or responses."""
+"""The endpoints for policies."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ async def policy_create(
         project_ids=_project_ids(body.project_ids),
         **{field: getattr(body, field) for field in _RULE_FIELDS},
     )
-    # The same projects in other words (in upper case, or one of them twice) create the same policy.
+    # The same projects in upper case, or one of them twice, create the same policy.
     projects = [str(project) for project in dict.fromkeys(draft.project_ids)]
     content = msgspec.structs.replace(body, project_ids=projects)
     policy = await services.policies.policy_create(

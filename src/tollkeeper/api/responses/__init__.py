@@ -1,2 +1,1 @@
-"""Implements the Responses protocol (POST /v1/responses). Turns requests into calls, and the events of an
-answer into Responses results."""
+"""The Responses protocol (POST /v1/responses)."""

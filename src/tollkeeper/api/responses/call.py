@@ -1,8 +1,4 @@
-"""Turns a Responses request into a `Call` (one inference) and into the initial result, with which a
-stream begins.
-
-A `Plan` contains the data of a call that depends only on the key and the model, such as the backend.
-"""
+"""Turns a Responses request into a call and the initial result, with which a stream begins."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,19 +27,16 @@ from tollkeeper.services.calls.reasoning_seal import ENCRYPTED_REASONING, Sealer
 
 @dataclass(frozen=True, slots=True)
 class PreparedResponse:
-    """Contains a call and the data that is needed to answer it in the Responses protocol."""
+    """A call and what's needed to answer it in the Responses protocol."""
 
     call: Call
     plan: Plan
-    # The initial result: the parameters of the request, and no output yet.
     initial_response: Response
     includes_logprobs: bool
-    # Seals (encrypts) reasoning, so that the client can send it back in its next request. None if the
-    # client did not ask for encrypted reasoning.
+    # Lets the client send reasoning back in its next request; None if it didn't ask for that.
     seal: Sealer | None
-    # Whether the stream adds padding, which hides the lengths of its pieces.
+    # Padding hides the lengths of a stream's pieces.
     obfuscates: bool
-    # The functions of namespace tools, by the names that the model sees.
     flat_names: FlatNames
 
 
@@ -64,7 +57,7 @@ async def responses_call(
     tools = Tools()
 
     def read() -> Prompt:
-        # Runs in a thread if the request is large.
+        # In a thread if the request is large.
         nonlocal tools
         tools = read_tools(body.tools or ())
         return read_prompt(body, model, conversation, tools, caching)
@@ -96,7 +89,7 @@ async def responses_call(
 
 
 def _check_stateless(body: wire.ResponsesRequest) -> None:
-    """Rejects fields that need stored responses or background work, because the gateway has neither."""
+    """The gateway has neither stored responses nor background work."""
     if body.store:
         raise InvalidRequest(
             "The gateway does not store responses: store must be false.", param="store"
@@ -132,14 +125,13 @@ def _check_combinations(body: wire.ResponsesRequest) -> None:
 
 
 def _refuse_newer_fields(body: wire.ResponsesRequest) -> None:
-    """Rejects fields that no backend supports, unless their values have no effect. OpenAI published
-    these fields after the gateway's API was specified."""
+    """OpenAI published these later, and no backend has them. Values without effect are fine."""
     image = body.image or wire.ImageOptions()
     requested: Mapping[str, object] = {
         "context_management": body.context_management,
         "moderation": body.moderation is not None,
         "access_programs": body.access_programs,
-        # No backend compresses images, so only the value "enabled" asks for something unsupported.
+        # No backend compresses images, so only "enabled" asks for something unsupported.
         "image.context_compression": image.context_compression == "enabled",
     }
     for name, value in requested.items():
@@ -195,7 +187,7 @@ def _shown_text(text: wire.ResponsesText | None) -> dict[str, Any]:
     if text is not None and text.format is not None:
         shown["format"] = msgspec.to_builtins(text.format)
         if isinstance(text.format, wire.ResponsesJsonSchemaFormat):
-            # In a result, `strict` must be a boolean. In a request, `strict` may be null.
+            # A boolean in results, but maybe null in requests.
             shown["format"]["strict"] = text.format.strict is True
     if text is not None and text.verbosity is not None:
         shown["verbosity"] = text.verbosity

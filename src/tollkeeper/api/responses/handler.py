@@ -1,8 +1,4 @@
-"""Handles POST /v1/responses. The answer is one result or a stream of events.
-
-A plan contains the data of a call that depends only on the key and the model, such as the backend. A tab
-contains the state of a call, such as its usage and its cost.
-"""
+"""POST /v1/responses, whose answer is one result or a stream of events."""
 
 import msgspec
 
@@ -19,8 +15,7 @@ from tollkeeper.domain.usage import Usage
 
 
 class ResponseAssembly:
-    """Collects the events of an answer that is not streamed. Used as the call's sink (the receiver of
-    the events)."""
+    """The call's sink if the answer isn't streamed."""
 
     def __init__(self, prepared: PreparedResponse) -> None:
         self._prepared = prepared
@@ -42,11 +37,10 @@ class ResponseAssembly:
                 self._initial_response = begun_response(self._prepared, event)
 
     def held_back(self) -> None:
-        """Is called when a policy check starts to hold the answer back. Does nothing, because the client gets
-        nothing before the answer is complete anyway."""
+        """The client gets nothing before the answer is complete anyway."""
 
     def text_writer(self) -> None:
-        """Returns None, so that the text is not written directly to the client but arrives in `take`."""
+        """The text arrives in `take` instead."""
 
     def response(self, usage: Usage, now: int) -> Response:
         return ended_response(self._initial_response, self._output, usage, now)

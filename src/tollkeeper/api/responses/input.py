@@ -1,8 +1,7 @@
-"""Turns the input of a Responses request into the turns of a prompt (the typed form of a request, the
-same for all protocols).
+"""Turns the items of a Responses request into turns.
 
-The input is a list of items. The items of one earlier answer (reasoning, messages, function calls)
-become one turn. The outputs of the called functions follow as separate turns.
+One earlier answer's items (reasoning, messages, function calls) become one turn. The outputs of the
+called functions follow as turns of their own.
 """
 
 from collections.abc import Callable
@@ -35,7 +34,7 @@ _function_call = msgspec.json.Decoder(wire.EchoedFunctionCall)
 _function_call_output = msgspec.json.Decoder(wire.FunctionCallOutput)
 _reasoning = msgspec.json.Decoder(wire.EchoedReasoning)
 
-# Types of items that OpenAI's protocol has but a prompt cannot represent.
+# OpenAI's protocol has them, but a prompt can't represent them.
 _UNSUPPORTED_ITEMS = frozenset(
     {
         "additional_tools",
@@ -69,19 +68,17 @@ _UNSUPPORTED_ITEMS = frozenset(
 
 
 class Conversation:
-    """Collects the turns of a request, item by item."""
-
     def __init__(self, model: Model, unseal: Callable[[str], KeptReasoning | None]) -> None:
         self._model = model
         self._unseal = unseal
         self._model_reasons = Feature.REASONING in model.supported_features
         self._turns: list[Turn] = []
-        # The parts of the current assistant turn. The next items may add more parts.
+        # The current assistant turn, to which the next items may add.
         self._answer: list[Part] = []
-        # Reasoning that is added to the turn together with the next message or function call.
+        # For the next message or function call.
         self._pending_reasoning: list[Reasoning] = []
         self._answer_place = ""
-        # Whether the current assistant turn has a message, and whether it has a function call.
+        # The current assistant turn has a message, or a function call.
         self._answer_has_text = self._answer_has_calls = False
         self._call_ids: set[str] = set()
 
@@ -108,7 +105,6 @@ class Conversation:
                 raise _unknown_item(head.type, f"{place}.type")
 
     def turns(self) -> tuple[Turn, ...]:
-        """Ends the current assistant turn and returns all turns. No item may be added afterwards."""
         self._end_answer()
         return tuple(self._turns)
 
@@ -120,15 +116,14 @@ class Conversation:
         self._add_turn(Turn(Role(message.role), content, place=place))
 
     def _add_answer_text(self, message: wire.InputMessage, place: str) -> None:
-        """Adds an assistant's message to the current assistant turn, which may contain function calls.
-        If the turn has a message but no function call yet, begins another turn, unless reasoning that a
-        backend sealed is between the two messages: they then come from the same answer, and the sealed
-        value may refer to its whole text."""
+        """To the current assistant turn, which may have function calls. Without any, a second
+        message begins another turn, unless a backend's sealed reasoning is between the two: they're
+        then from the same answer, and the sealed value may refer to its whole text."""
         is_same_answer = any(part.sealed for part in self._pending_reasoning)
         if self._answer_has_text and not self._answer_has_calls and not is_same_answer:
             self._end_answer()
         parts = _answer_text(message.content)
-        # A message without text still becomes a part of the turn.
+        # A message without text still becomes a part.
         self._extend_answer(parts or (Text(""),), place)
         self._answer_has_text = True
 
@@ -149,10 +144,9 @@ class Conversation:
         self._add_turn(Turn(Role.TOOL, (result,), place=place))
 
     def _add_reasoning(self, reasoning: wire.EchoedReasoning) -> None:
-        """Adds the reasoning of an earlier answer, unless the model cannot reason: the plain text if there
-        is one, otherwise the text that the gateway sealed (encrypted), otherwise the summary. Ignores a
-        text that was sealed by another service or for another project. Values that only a backend can
-        read are sent only to the model that wrote them."""
+        """Nothing if the model can't reason. Otherwise the plain text if there is one, then what
+        the gateway sealed, then the summary. What another service or project sealed is ignored, and
+        a backend's sealed values only go to the model that wrote them."""
         if not self._model_reasons:
             return
         encrypted = reasoning.encrypted_content
@@ -179,9 +173,8 @@ class Conversation:
         self._answer_has_text = self._answer_has_calls = False
 
     def _add_turn(self, turn: Turn) -> None:
-        """Adds a turn that is not from the assistant. Drops pending reasoning, because no message or
-        function call of the same answer follows. If the answer has other parts, keeps reasoning that a
-        backend sealed, because such reasoning may belong to these parts."""
+        """Drops pending reasoning, because nothing of the same answer follows. What a backend
+        sealed stays if the answer has other parts, because it may belong to them."""
         if self._answer:
             self._answer += [part for part in self._pending_reasoning if part.sealed]
         self._end_answer()
@@ -220,7 +213,7 @@ def _file(file: wire.InputFile, place: str) -> File:
 
 
 def _answer_text(content: str | list[wire.InputPart]) -> tuple[Content, ...]:
-    """Returns the texts and refusals of an assistant's message. Ignores images and files."""
+    """Texts and refusals, but no images or files."""
     if isinstance(content, str):
         return (Text(content),)
     parts: list[Content] = []

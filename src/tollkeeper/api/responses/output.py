@@ -1,10 +1,4 @@
-"""Assembles the output items of one Responses answer from the events of its call.
-
-Items are messages, reasoning, function calls and images. If the answer is streamed, a listener gets
-every change of the output.
-
-The gateway seals (encrypts) reasoning, so that the client can send the reasoning back in its next request.
-"""
+"""Assembles an answer's output items from its events. A stream's listener gets every change."""
 
 import re
 from collections.abc import Hashable
@@ -22,12 +16,11 @@ from tollkeeper.runtime.large_requests import read_value
 from tollkeeper.services.calls.reasoning_seal import Sealer
 
 _NO_NAMES: FlatNames = {}
-# The beginning of a data URL with an image. The group is the image's format.
 _IMAGE_DATA_URL = re.compile(r"data:image/([\w.+-]+)[^,]*;base64,", re.IGNORECASE)
 
 
 class _TopLogprob(msgspec.Struct, gc=False):
-    """Reads a `wire.TopLogprob` from the chat protocol, in which `bytes` may be missing."""
+    """From the chat protocol, where `bytes` may be missing."""
 
     token: str
     logprob: float
@@ -39,7 +32,7 @@ class _TopLogprob(msgspec.Struct, gc=False):
 
 
 class _TokenLogprob(_TopLogprob, gc=False):
-    """Reads a `wire.TokenLogprob` from the chat protocol, in which `top_logprobs` may be missing, too."""
+    """From there too, where `top_logprobs` may be missing as well."""
 
     top_logprobs: list[_TopLogprob] | None = None
 
@@ -58,7 +51,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class TextKind(StrEnum):
-    """Lists the kinds of text that arrive piece by piece. The values are part of the names of events."""
+    """What arrives piece by piece. The values are part of event names."""
 
     TEXT = "output_text"
     REFUSAL = "refusal"
@@ -68,19 +61,17 @@ class TextKind(StrEnum):
 
 @dataclass(slots=True)
 class OpenText:
-    """Holds one text that arrives piece by piece, and the text's position in the output."""
-
     kind: TextKind
     item_id: str
     output_index: int
     content_index: int | None
-    # The position in the text of the whole answer at which this text starts.
+    # Where it starts in the whole answer's text.
     start: int = 0
     pieces: list[str] = field(default_factory=list)
     annotations: list[wire.FlatUrlCitation] = field(default_factory=list)
-    # Each element is an encoded `wire.TokenLogprob`. A stream writes it several times.
+    # Encoded `wire.TokenLogprob`s, because a stream writes each several times.
     logprobs: list[Any] = field(default_factory=list)
-    # The position as JSON. The listener encodes the position at the first piece and stores it here.
+    # The position as JSON, from the listener at the first piece.
     encoded_place: bytes | None = None
 
     @property
@@ -98,7 +89,7 @@ class OpenText:
 
 
 class ItemKind(StrEnum):
-    """Lists the kinds of output items. The value is the prefix of an item's id."""
+    """The prefix of an item's id."""
 
     MESSAGE = "msg"
     REASONING = "rs"
@@ -117,14 +108,13 @@ class Item:
     call_id: str = ""
     name: str = ""
     namespace: str | msgspec.UnsetType = msgspec.UNSET
-    # The name as the model wrote it. If the function belongs to a namespace tool, the name also
-    # contains the namespace.
+    # As the model wrote it, with the namespace if there is one.
     flat_name: str = ""
-    # For reasoning only: values that the backend sent and only the backend can read.
+    # For reasoning only: what only the backend can read.
     sealed_by_backend: tuple[str, ...] = ()
-    # For reasoning only: the text and `sealed_by_backend`, sealed by the gateway when the item ends.
+    # For reasoning only: the text and `sealed_by_backend`, when the item has ended.
     sealed: str | msgspec.UnsetType = msgspec.UNSET
-    # For images only: the content in base64, and the format.
+    # For images only, in base64.
     image: str | None = None
     image_format: str | None = None
 
@@ -134,8 +124,7 @@ class Item:
 
 
 class Listener:
-    """Receives every change of the output, in order. This base class ignores the changes. Answers that are
-    not streamed use the base class."""
+    """Gets every change of the output, in order. This one's for answers that aren't streamed."""
 
     def event(self, name: str, fields: dict[str, Any]) -> None: ...
 
@@ -161,20 +150,20 @@ class Output(AnswerBlocks[Item]):
         self._seal = seal
         self._flat_names = flat_names
         self._items: list[Item] = []
-        # The texts of all messages, without refusals, and their total length.
+        # Of all messages, without refusals.
         self._texts: list[OpenText] = []
         self._text_length = 0
         self.finish: str | None = None
 
     def dismiss_listener(self) -> None:
-        """Removes the listener at the end of the answer. The listener and the output refer to each
-        other, and such a cycle would stay in memory until the next garbage collection."""
+        """The listener and the output refer to each other, a cycle that would stay until the next
+        GC."""
         self._listener = Listener()
 
     async def add(self, delta: Delta) -> None:
         tokens: list[msgspec.Raw] = []
         if delta.logprobs is not None and self._includes_logprobs:
-            # The call may be cancelled while this waits for the thread, so the output changes only afterwards.
+            # The call may be cancelled during the wait, so the output only changes afterwards.
             tokens = await read_value(self._owner, _flat_logprobs, delta.logprobs)
         if delta.reasoning:
             self._append(self._item_for(TextKind.REASONING), delta.reasoning)
@@ -198,7 +187,7 @@ class Output(AnswerBlocks[Item]):
             self._finish(delta.finish)
 
     def items(self) -> list[wire.OutputItem]:
-        """Returns all items so far. An item that has not ended gets the status `incomplete`."""
+        """An item that hasn't ended gets the status `incomplete`."""
         return [
             _view(item, "incomplete" if item.status == "in_progress" else item.status)
             for item in self._items
@@ -215,8 +204,7 @@ class Output(AnswerBlocks[Item]):
     # Text, refusals, reasoning.
 
     def _item_for(self, kind: TextKind) -> Item:
-        """Returns the current item, if its open text is of this kind. Otherwise begins a new text. Texts
-        and refusals can be parts of the same message. Reasoning is a separate item."""
+        """Texts and refusals can share a message, but reasoning is an item of its own."""
         item = self._current
         open_kind = None if item is None else item.parts[-1].kind
         if item is not None and open_kind is kind:
@@ -257,9 +245,8 @@ class Output(AnswerBlocks[Item]):
         self._listener.piece(open_text, text, tokens)
 
     def _annotate(self, annotation: Annotation) -> None:
-        """Adds a citation to the text that contains it, even if this text has ended: some backends send
-        all citations at the end of the answer. The positions of the citation in the output count from the
-        beginning of its text."""
+        """The citation's text may have ended, because some backends send all of them at the end.
+        Positions count from the beginning of that text."""
         if not self._texts:
             self._item_for(TextKind.TEXT)
         begun = (text for text in reversed(self._texts) if text.start <= annotation.start_index)
@@ -281,8 +268,7 @@ class Output(AnswerBlocks[Item]):
     # Images.
 
     def _add_image(self, address: str) -> None:
-        """Adds an image, which arrives as a whole. From a data URL, takes only the base64 content, because
-        the protocol does not allow the prefix."""
+        """Arrives as a whole. The protocol doesn't allow a data URL's prefix, only its base64."""
         item = self._begin(self._new_item(ItemKind.IMAGE))
         data_url = _IMAGE_DATA_URL.match(address)
         item.image = address if data_url is None else address[data_url.end() :]
@@ -397,8 +383,7 @@ def _place(open_text: OpenText) -> dict[str, Any]:
 
 
 def _flat_logprobs(logprobs: msgspec.Raw) -> list[msgspec.Raw]:
-    """Converts the log-probabilities of the content's tokens from the format of the chat protocol to
-    the format of Responses. Returns an empty list if they have another format."""
+    """From the chat protocol's format. Empty if they have another one."""
     try:
         tokens = _logprobs.decode(logprobs).content or []
         return [msgspec.Raw(_encode(_token_logprob.decode(token))) for token in tokens]

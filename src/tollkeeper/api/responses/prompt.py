@@ -1,5 +1,4 @@
-"""Turns a Responses request into a prompt, the typed form of a request that is the same for all
-protocols."""
+"""Turns a Responses request into a prompt."""
 
 from collections.abc import Iterator, Mapping
 
@@ -25,21 +24,19 @@ from tollkeeper.domain.prompt import (
 )
 from tollkeeper.services.calls.reasoning_seal import ENCRYPTED_REASONING
 
-# The value of `include` with which a client asks for log-probabilities.
+# In `include`: asks for log-probabilities.
 LOGPROBS = "message.output_text.logprobs"
-# A value of `include` that has no effect, because a result never contains the images of the input.
+# In `include`, without effect: a result never has the input's images.
 _IMAGE_ADDRESSES = "message.input_image.image_url"
-# The default values of reasoning options, which leave the choice to the backend. A backend gets such a
-# value only if the model declares the option.
+# They leave the choice to the backend, which only gets them if the model declares the option.
 _DEFAULT_REASONING = {
     "summary": "auto",
     "generate_summary": "auto",
     "context": "auto",
     "mode": "standard",
 }
-# The values that have no effect if the model cannot reason.
+# Without effect if the model can't reason.
 _NO_REASONING = {"effort": "none", **_DEFAULT_REASONING}
-# The default values of `prompt_cache_options`.
 _DEFAULT_CACHING = {"mode": "implicit", "ttl": "30m", "prewarm": False}
 
 
@@ -50,7 +47,7 @@ def read_prompt(
     tools: Tools,
     caching: CachingWish,
 ) -> Prompt:
-    """Reads the prompt of a Responses request. Omits values that have no effect on `model`."""
+    """Omits values that have no effect on `model`."""
     if body.instructions is not None:
         conversation.instruct(body.instructions)
     if isinstance(body.input, str):
@@ -76,8 +73,7 @@ def read_prompt(
             frequency_penalty=body.frequency_penalty,
             presence_penalty=body.presence_penalty,
         ),
-        # `top_logprobs` has an effect only together with `include`, because some clients send
-        # `top_logprobs` with every request.
+        # Only has an effect with `include`, because some clients send it with every request.
         logprobs=Logprobs(included[LOGPROBS], body.top_logprobs) if LOGPROBS in included else None,
         reasoning=_reasoning(body.reasoning, model, included),
         caching=caching,
@@ -111,9 +107,8 @@ def _output_format(text: wire.ResponsesText | None) -> OutputFormat | None:
 def _reasoning(
     reasoning: wire.ResponsesReasoning | None, model: Model, included: Mapping[str, str]
 ) -> ReasoningWish | None:
-    """Reads the reasoning options. If the model cannot reason, omits values that have no effect, because
-    some clients send them to every model. For such a model, also ignores that the client asks for
-    encrypted reasoning, because the answer will contain no reasoning."""
+    """If the model can't reason, values without effect are omitted, because some clients send them
+    to every model. So is the wish for encrypted reasoning, because the answer will have none."""
     model_reasons = Feature.REASONING in model.supported_features
     fields = {} if reasoning is None else msgspec.structs.asdict(reasoning)
     params = [
@@ -129,9 +124,8 @@ def _reasoning(
 def _options(
     body: wire.ResponsesRequest, model: Model, included: Mapping[str, str]
 ) -> Iterator[Option]:
-    """Yields the options: request fields that are allowed only if the model's `options` name the
-    corresponding field of the backend. Omits options that have their default value. Exceptions are
-    `verbosity`, and reasoning options that are in `model.options`."""
+    """What the model's `options` must name. Defaults are omitted, but not `verbosity`, nor
+    reasoning options in `model.options`."""
     if body.text is not None and body.text.verbosity is not None:
         yield Option("verbosity", body.text.verbosity, "text.verbosity")
     for name, default in _DEFAULT_REASONING.items():

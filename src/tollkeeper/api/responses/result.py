@@ -1,4 +1,4 @@
-"""Builds the Responses result of an answer when the answer has begun, ended or failed."""
+"""The Responses result when an answer has begun, ended or failed."""
 
 import msgspec
 
@@ -46,8 +46,7 @@ def failed_response(
 
 
 def _error_code(error: Exception) -> str:
-    """Returns one of three error codes, because Responses clients reject unknown codes. The field
-    `type` of the error is more precise."""
+    """Responses clients reject codes other than these three. The error's `type` is more precise."""
     match error:
         case RateLimited():
             return "rate_limit_exceeded"

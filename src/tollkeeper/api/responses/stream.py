@@ -1,4 +1,4 @@
-"""Writes an answer as a stream of Responses events while the answer arrives."""
+"""Writes an answer as Responses events while it arrives."""
 
 from typing import Any
 
@@ -14,26 +14,23 @@ from tollkeeper.api.wire import response_object as wire
 from tollkeeper.domain.inference import Batch, Delta, Opened
 
 _encode = msgspec.json.Encoder().encode
-# Padding makes the length of a piece, in bytes, a multiple of this number.
+# Padding fills pieces up to a multiple of this many bytes.
 _OBFUSCATED_MULTIPLE = 16
 
 
 def _event_start(name: str) -> bytes:
-    """Encodes the beginning of an event, up to the sequence number. The name is sent twice: as the SSE
-    event name and as `type` in the JSON."""
+    """Up to the sequence number. The name is there twice: for SSE and as `type` in the JSON."""
     return f'event: {name}\ndata: {{"type":"{name}","sequence_number":'.encode()
 
 
-# The beginnings of the most frequent events, encoded once.
+# The most frequent ones, encoded once.
 _DELTA_STARTS = {kind: _event_start(f"response.{kind}.delta") for kind in TextKind}
 _NO_LOGPROBS = b',"logprobs":[]}\n\n'
 _END = b"}\n\n"
 
 
 class ResponseStream(Listener):
-    """Runs the call. As the call's sink (the receiver of its events), adds the events of the answer to
-    the output items. As the listener of the output, encodes every change of the items as an event for
-    the client."""
+    """As the call's sink it adds to the output, and as its listener it encodes every change."""
 
     def __init__(
         self, services: ApiServices, request: Request[Any, None], prepared: PreparedResponse
@@ -43,7 +40,6 @@ class ResponseStream(Listener):
         self._prepared = prepared
         self._stream: EventStream | None = None
         self._initial_response = prepared.initial_response
-        # The sequence number of the next event.
         self._number = 0
         self._records: list[bytes] = []
         self._output = Output(
@@ -67,14 +63,12 @@ class ResponseStream(Listener):
         await stream.end(self._take_records() + DONE)
 
     def failure(self, error: Exception) -> bytes:
-        """Returns the event that ends a failed stream. No `[DONE]` follows."""
-        # If the failure occurred in the middle of a batch, the encoded events of the batch are dropped,
-        # and their sequence numbers are used again.
+        """No `[DONE]` follows."""
+        # A batch that failed in the middle is dropped, and its numbers are used again.
         self._number -= len(self._records)
         self._records.clear()
         if not self._number:
-            # So far, only keep-alive comments were sent. Clients expect `response.created` as the first
-            # event.
+            # Only keep-alives were sent, and clients expect `response.created` first.
             self._begin()
         response = failed_response(self._initial_response, self._output, error, self._request.id)
         self._response_event("response.failed", response)
@@ -94,14 +88,12 @@ class ResponseStream(Listener):
             await self._stream.write(self._take_records())
 
     def held_back(self) -> None:
-        """Is called when a policy check starts to hold the answer back. Until the policy check releases
-        the answer, the client gets only comments that keep the connection alive."""
+        """Until the policy check releases the answer, the client only gets keep-alives."""
         assert self._stream is not None
         self._stream.mark_held_back()
 
     def text_writer(self) -> None:
-        """Returns None, so that the text is not written directly to the client but arrives in `take`. The
-        last events of the stream contain the whole text again."""
+        """The text arrives in `take`, because the stream's last events have all of it again."""
 
     def event(self, name: str, fields: dict[str, Any]) -> None:
         self._records.append(
@@ -145,6 +137,5 @@ def _encoded_place(open_text: OpenText) -> bytes:
 
 
 def _padding(text: str) -> bytes:
-    """Returns padding that makes the length of the piece a multiple of a fixed number. So an observer
-    of the encrypted connection cannot distinguish short pieces by their lengths."""
+    """Otherwise an observer of the encrypted connection could tell short pieces by their length."""
     return b"0" * (-len(text.encode()) % _OBFUSCATED_MULTIPLE)

@@ -1,4 +1,4 @@
-"""Reads the tools of a Responses request and applies the request's `tool_choice`."""
+"""Reads the tools of a Responses request and applies its `tool_choice`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,18 +32,14 @@ _TYPES_IN_NAMESPACES = ("function",)
 
 @dataclass(slots=True)
 class Tools:
-    """Holds the tools of a request."""
-
-    # The functions, by the names that the model sees.
+    # Both by the names that the model sees.
     functions: dict[str, FunctionTool] = field(default_factory=dict)
-    # The namespace and the original name of each function of a namespace tool, by the name that the
-    # model sees.
+    # Only for functions of namespace tools.
     flat_names: dict[str, QualifiedName] = field(default_factory=dict)
     web_search: WebSearch | None = None
-    # The place (path in the request) of a web search without access to the live web. Such a search is
-    # dropped.
+    # A search without the live web, which is dropped.
     offline_search_place: str | None = None
-    # The tools as the result shows them to the client.
+    # What the result shows the client.
     shown: list[FreeObject] = field(default_factory=list)
 
     @property
@@ -53,8 +49,6 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class ChosenTools:
-    """Holds the tools that the model gets after `tool_choice` was applied."""
-
     functions: tuple[FunctionTool, ...] = ()
     web_search: WebSearch | None = None
     choice: ToolChoice | None = None
@@ -96,8 +90,7 @@ def _unsupported_tool(
 
 
 def choose_tools(tools: Tools, body: wire.ResponsesRequest) -> ChosenTools:
-    """Applies `tool_choice`. If the request has no tools, "none" and "auto" have no effect, and any
-    other choice is rejected."""
+    """Without tools, "none" and "auto" have no effect, and any other choice is rejected."""
     choice = body.tool_choice
     if not tools.has_any:
         if choice not in (None, "none", "auto"):
@@ -110,7 +103,7 @@ def choose_tools(tools: Tools, body: wire.ResponsesRequest) -> ChosenTools:
         return ChosenTools(functions, tools.web_search)
     if isinstance(choice, str):
         mode = ToolMode(choice)
-        # Backends apply a mode only to functions, so a search that may not be chosen is not sent.
+        # Backends apply a mode only to functions, so a search that mustn't be chosen isn't sent.
         web_search = None if mode is ToolMode.NONE else tools.web_search
         return ChosenTools(functions, web_search, _choice_with_mode(functions, mode))
     named = convert_within(choice, wire.NamedTool, _CHOICE)
@@ -120,19 +113,16 @@ def choose_tools(tools: Tools, body: wire.ResponsesRequest) -> ChosenTools:
         forced_function = NamedFunction(_known_function(tools, named, _CHOICE))
         return ChosenTools(functions, tools.web_search, ToolChoice(forced_function, _CHOICE))
     _require_search(tools, named, _CHOICE)
-    # The search becomes the only tool, and the model must call a tool.
     return ChosenTools(web_search=tools.web_search, choice=ToolChoice(ToolMode.REQUIRED, _CHOICE))
 
 
 def _choice_with_mode(functions: tuple[FunctionTool, ...], mode: ToolMode) -> ToolChoice | None:
-    """Returns the tool choice with this mode. Returns None if there are no functions and the model need not
-    call a tool, because the other modes apply only to functions."""
+    """Without functions, only a mode that requires a tool has an effect."""
     return ToolChoice(mode, _CHOICE) if functions or mode is ToolMode.REQUIRED else None
 
 
 def shown_choice(choice: str | FreeObject | None) -> str | FreeObject:
-    """Returns the tool choice as the result shows it to the client. Adds the default values of omitted
-    fields."""
+    """As the result shows it, with defaults for omitted fields."""
     if choice is None:
         return "auto"
     if isinstance(choice, dict) and choice["type"] == "allowed_tools":
@@ -155,7 +145,7 @@ def _allowed(tools: Tools, allowed: wire.AllowedTools) -> ChosenTools:
             if named.name not in namespaces:
                 raise InvalidRequest("No namespace in tools has this name.", param=f"{place}.name")
             functions.update(namespaces[named.name])
-            # If the choice names the namespace again, there is nothing to add.
+            # It names the namespace again, so there's nothing to add.
             namespaces[named.name] = {}
         else:
             _require_search(tools, named, place)
@@ -214,7 +204,6 @@ def _add_namespace(tools: Tools, namespace: wire.NamespaceTool, place: str) -> N
 def _add_function(
     tools: Tools, tool: wire.FunctionTool, place: str, namespace: wire.NamespaceTool | None = None
 ) -> FreeObject:
-    """Adds a function. Returns the function as the result shows it to the client."""
     name = tool.name if namespace is None else flat_name(namespace.name, tool.name)
     if name in tools.functions:
         raise InvalidRequest("Two functions have the same name.", param=f"{place}.name")
@@ -233,8 +222,7 @@ def _add_function(
     shown = {"type": "function", "name": tool.name, **function_fields}
     if namespace is not None:
         tools.flat_names[name] = QualifiedName(tool.name, namespace.name)
-        # The model sees no namespaces, so the description of the namespace is added to the description
-        # of each function.
+        # The model sees no namespaces, so each function's description includes theirs.
         descriptions = filter(None, (namespace.description, tool.description))
         function_fields["description"] = "\n\n".join(descriptions) or None
     tools.functions[name] = FunctionTool(
@@ -247,9 +235,8 @@ def _add_web_search(tools: Tools, tool: wire.WebSearchTool, place: str) -> None:
     if tools.web_search is not None or tools.offline_search_place is not None:
         raise InvalidRequest("tools may contain only one web search.", param=place)
     if tool.external_web_access is False:
-        # Such a search may find only pages that the provider has stored. No backend stores pages, so
-        # the search is dropped. The search is not rejected, because Codex CLI sends such a search with
-        # every request.
+        # Such a search may only find pages that the provider has stored, and no backend stores any.
+        # It's dropped rather than rejected, because Codex CLI sends one with every request.
         tools.offline_search_place = place
         return
     _refuse_unsupported(
@@ -269,8 +256,7 @@ def _add_web_search(tools: Tools, tool: wire.WebSearchTool, place: str) -> None:
 
 
 def _refuse_unsupported(fields: Mapping[str, object], place: str) -> None:
-    """Rejects fields that a prompt cannot represent. Ignoring such a field would change the meaning of
-    the request."""
+    """A prompt can't represent them, and ignoring them would change the request's meaning."""
     for name, value in fields.items():
         if value:
             raise OptionUnsupported(f"{name} is not supported.", param=f"{place}.{name}")

@@ -1,5 +1,4 @@
-"""Implements `truncation: auto`, which drops the oldest turns (messages) of a conversation that is too
-long for the context of its model."""
+"""`truncation: auto`, which drops the oldest turns of a conversation too long for its model."""
 
 from collections.abc import Sequence
 
@@ -13,23 +12,21 @@ from tollkeeper.runtime.large_requests import run_in_thread
 from tollkeeper.services.calls.admission import measure
 from tollkeeper.services.calls.token_counting import tokenizer_deadline
 
-# The maximum number of tokenizer calls for one request.
+# Tokenizer calls for one request.
 _COUNTS_MAX = 4
-# The positions of turns that can only be dropped together.
+# Positions of turns that can only be dropped together.
 _Group = list[int]
 
 
 async def truncated(services: ApiServices, call: Call) -> Call:
-    """Returns the call. If the prompt is too long for the model's context, drops the oldest turns, but
-    never instructions or the last group of turns.
+    """Drops the oldest turns if the prompt is too long, but never instructions or the last group.
 
-    The estimate of the prompt's tokens tends to be too high, so a prompt that fits by the estimate needs
-    no exact count. Otherwise, the backend's tokenizer counts the prompt with a few different numbers of
-    dropped groups, but only if the backend has a tokenizer and may get the prompt before the call is
-    admitted (`TokenCounting.should_count`). The estimate and the previous counts determine which number
-    is tried next. The resulting prompt fits by an exact count or by the estimate, unless even the last
-    group is too long. The search reads a long prompt many times. It waits for the thread of large
-    requests before each time, so that other organizations take turns with it.
+    The estimate tends to be too high, so a prompt that fits by it needs no exact count. Otherwise
+    the backend's tokenizer counts the prompt with a few numbers of dropped groups, each chosen by
+    the estimate and the counts so far, if there's a tokenizer and it may get the prompt before
+    admission (`TokenCounting.should_count`). The result fits by a count or by the estimate, unless
+    even the last group is too long. The search reads a long prompt many times, and waits for the
+    thread of large requests before each, so that other organizations take turns with it.
     """
     tokens_max = call.model.context_length - call.output_tokens_max
     if (await measure(call)).guess() <= tokens_max:
@@ -50,10 +47,9 @@ async def truncated(services: ApiServices, call: Call) -> Call:
 
 
 class _Cuts:
-    """Finds how many of the oldest groups have to be dropped. This number is called a cut. A cut fits if
-    the remaining prompt fits into the model's context. Cuts below `_fewest` do not fit. `best` is the
-    smallest cut that fits by the estimate or by an exact count so far, or the largest allowed cut
-    (`_most`) if none fits."""
+    """A cut is how many of the oldest groups are dropped, and fits if the rest fits into the
+    model's context. Cuts below `_fewest` don't. `best` is the smallest that fits by the estimate or
+    a count so far, or the largest allowed (`_most`) if none does."""
 
     def __init__(self, call: Call, tokens_max: int) -> None:
         self._call = call
@@ -61,23 +57,22 @@ class _Cuts:
         self._groups = _groups(call.prompt.turns)
         self._fewest = 0
         self._most = max(0, len(self._groups) - 1)
-        # The latest exact count, and the estimate for the same prompt. 0 before the first count.
+        # The latest exact count, and the estimate of the same prompt. 0 before the first.
         self._counted, self._estimated = 0, 0
         self.best = self._most
 
     async def begin(self) -> None:
-        """Finds the smallest cut that fits by the estimate. Must be called first."""
+        """Must be called first, and goes by the estimate."""
         self.best = await self._fitting_cut(0, self._most)
 
     def without(self, dropped: int) -> Call:
         return _without(self._call, self._groups[:dropped])
 
     async def next_cut(self) -> int | None:
-        """Returns the next cut to count, or None if no better cut than `best` is possible."""
         if self._fewest >= self.best:
             return None
         if self._estimated == 0:
-            # The longest prompt is counted first, because it shows best how far off the estimate is.
+            # First the longest prompt, because it shows best how far off the estimate is.
             return self._fewest
         return min(await self._fitting_cut(self._fewest, self.best), self.best - 1)
 
@@ -89,8 +84,7 @@ class _Cuts:
         self._counted, self._estimated = counted, max(1, await self._estimate(dropped))
 
     async def _fitting_cut(self, fewest: int, most: int) -> int:
-        """Returns the smallest cut between `fewest` and `most` that fits by the estimate, or `most` if
-        none fits. The latest exact count is used to correct the estimate."""
+        """The smallest that fits by the estimate, which the latest count corrects."""
         while fewest < most:
             middle = (fewest + most) // 2
             estimate = await self._estimate(middle)
@@ -110,8 +104,7 @@ class _Cuts:
 
 
 def _groups(turns: Sequence[Turn]) -> list[_Group]:
-    """Groups turns, oldest first. An answer and the outputs of the functions that it called are one
-    group. Instructions do not belong to a group, so they are never dropped."""
+    """An answer and the outputs of its calls are one group. Instructions are in none and stay."""
     groups: list[_Group] = []
     for position, turn in enumerate(turns):
         if turn.role is Role.TOOL and groups:

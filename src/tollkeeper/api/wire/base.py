@@ -1,5 +1,4 @@
-"""Defines the base classes of the wire types (structs for the JSON of requests and responses), and
-field types with limits that several wire types use."""
+"""Base classes of the wire types, and field types that several of them use."""
 
 from typing import Annotated, Any
 

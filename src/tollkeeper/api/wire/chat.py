@@ -1,7 +1,4 @@
-"""Defines the wire types of chat completions: structs for the JSON of requests and responses.
-
-The fields are those of the interface, which is the specification of the gateway's API.
-"""
+"""Chat completions, with the fields of the interface."""
 
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Literal
@@ -22,7 +19,7 @@ from tollkeeper.api.wire.base import (
 
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max", "ultracode"]
 Verbosity = Literal["low", "medium", "high"]
-# A boolean that must be false. Handlers reject true, so that the error can tell the client why.
+# Handlers reject true, so that the error can tell the client why.
 OnlyFalse = Annotated[bool, Meta(extra_json_schema={"const": False})]
 
 
@@ -78,7 +75,7 @@ class JsonSchemaFormat(StrictRequestObject, tag="json_schema", tag_field="type")
 
 
 class ChatRequest(StrictRequestObject):
-    # Error messages for fields of another protocol, which clients send to this endpoint by mistake.
+    # Error messages for fields of another protocol, which clients send here by mistake.
     hints: ClassVar[dict[str, str]] = {
         "input": "This is a body of the Responses protocol: send it to /v1/responses, or send the "
         "conversation in `messages`.",
@@ -129,8 +126,7 @@ class ChatRequest(StrictRequestObject):
 
     @property
     def message_members(self) -> int:
-        """Returns the number of roles and contents in the messages. The JSON of the messages has at least
-        this many different members."""
+        """Roles and contents. The messages' JSON has at least this many different members."""
         contents = [*map(_content, self.messages)]
         return 2 * len(contents) - contents.count(None)
 
@@ -185,7 +181,7 @@ class ChatChoice(ResponseObject):
 
 
 PromptDetails = dict[str, int | dict[str, int] | None]
-# The client gets the value as the backend wrote it, if the value has this form.
+# The backend's value, if it has this form.
 PromptLogprobs = Annotated[
     Any,
     Meta(extra_json_schema={"type": ["array", "null"], "items": {"type": ["object", "null"]}}),

@@ -1,5 +1,4 @@
-"""Defines the JSON of error responses: the usual envelope, the envelope of token counting
-(`MessagesErrorEnvelope`) and the envelope of Messages (`MessagesErrorEnvelopeWithId`)."""
+"""Errors: the usual envelope, token counting's and Messages'."""
 
 from typing import Literal
 

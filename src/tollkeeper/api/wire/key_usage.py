@@ -1,5 +1,4 @@
-"""Defines the JSON of GET /v1/key/usage, an extension that is not part of the interface (the
-specification of the gateway's API)."""
+"""GET /v1/key/usage, an extension of the interface."""
 
 from typing import Literal
 
@@ -30,6 +29,5 @@ class KeyUsage(ResponseObject):
     today: str
     this_month: str
     currency: Literal["usd"]
-    # The caps of the key itself. Omitted if the key has none. The caps of the key's project and
-    # organization, which are not listed here, apply too.
+    # The key's own, omitted if there are none. Those of its project and organization apply too.
     caps: list[KeyCap] | UnsetType = UNSET

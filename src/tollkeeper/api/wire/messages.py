@@ -1,5 +1,4 @@
-"""Defines the JSON of the Messages protocol: requests for answers and for token counts, and their
-results."""
+"""The Messages protocol: calls, token counts and their results."""
 
 from typing import Annotated, Any, Literal
 
@@ -14,13 +13,11 @@ from tollkeeper.api.wire.base import (
     StrictRequestObject,
 )
 
-# Content blocks and tools are not decoded together with the request. Each is decoded later, by its
-# `type`.
+# Content blocks and tools are decoded later, by their `type`.
 AnyObject = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 
 
-# The field `cache_control` of a block or tool. It allows unknown properties. `CacheControl`, the
-# same field of the whole request, does not.
+# Of a block or tool. Allows unknown properties, unlike `CacheControl` of the whole request.
 class CacheMark(LenientRequestObject):
     type: Literal["ephemeral"] = "ephemeral"
     ttl: Literal["5m", "1h"] | None = None
@@ -113,17 +110,16 @@ class MessagesRequest(TokenCountRequest):
     top_k: Annotated[int, Meta(ge=0)] | None = None
     metadata: Metadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
-    # Asks to shorten the conversation. The gateway accepts and ignores this field. It never
-    # shortens the conversation of a Messages request.
+    # Asks to shorten the conversation, which the gateway never does. Accepted and ignored.
     context_management: FreeObject | None = None
-    # A request is rejected if one of the next three fields is not empty.
+    # Requests are rejected unless the next three are empty.
     mcp_servers: list[FreeObject] | None = None
     container: FreeObject | str | None = None
     inference_geo: str | None = None
 
 
 class MessagesQuery(StrictRequestObject):
-    # The beta APIs of client SDKs send this parameter. The parameter has no effect.
+    # Sent by the beta APIs of client SDKs, without effect.
     beta: Literal["true", "false"] | None = None
 
 

@@ -1,4 +1,4 @@
-"""Defines the JSON of models, as GET /v1/models and GET /v1/models/{model} return them."""
+"""GET /v1/models and GET /v1/models/{model}."""
 
 from typing import Literal
 

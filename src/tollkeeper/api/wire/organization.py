@@ -1,4 +1,4 @@
-"""Defines the JSON of the administration endpoints: policies, keys, projects, costs."""
+"""The administration's policies, keys, projects and costs."""
 
 from typing import Annotated, Literal
 from uuid import UUID
@@ -17,8 +17,7 @@ from tollkeeper.domain.policy import Direction, Mode, PolicyState, Scope
 from tollkeeper.domain.reports import TIME_MAX, CostDimension
 from tollkeeper.domain.trial import THRESHOLD_MAX, THRESHOLD_MIN
 
-# PostgreSQL's text type cannot contain the character U+0000. `strict_json.decode_body` rejects the
-# character. This pattern documents the rule in the OpenAPI document.
+# PostgreSQL can't store U+0000, so `strict_json.decode_body` rejects it. This is for OpenAPI.
 _STORABLE = {"pattern": r"^[^\x00]*$"}
 
 PolicyName = Annotated[str, Meta(min_length=1, max_length=80, extra_json_schema=_STORABLE)]
@@ -56,7 +55,7 @@ class PolicyEdit(StrictRequestObject):
     mode: Mode | UnsetType = UNSET
     scope: Scope | UnsetType = UNSET
     project_ids: ProjectIds | UnsetType = UNSET
-    # Null restores the default threshold; an omitted field leaves the threshold unchanged.
+    # Null restores the default, and an omitted field leaves the threshold unchanged.
     match_threshold_basis_points: Threshold | UnsetType | None = UNSET
 
 
@@ -143,8 +142,7 @@ class ProjectKey(ResponseObject):
     owner: ProjectKeyOwner
     status: Literal["active", "revoked", "expired", "suspended"]
     permissions: list[str]
-    # The full key. Set only in the answer to the request that creates the key, and in the answers to
-    # repetitions of this request within 24 hours.
+    # The full key, only in the answer to its creation, and to repetitions within 24 hours.
     value: str | UnsetType = UNSET
 
 

@@ -1,5 +1,4 @@
-"""Defines the JSON of a Responses result. The types have all fields that OpenAI publishes, because
-strict clients require every field."""
+"""A Responses result, with all fields that OpenAI publishes: strict clients require them."""
 
 from typing import Any, Literal
 
@@ -60,7 +59,7 @@ class OutputFunctionCall(ResponseObject, tag="function_call", tag_field="type"):
     call_id: str
     name: str
     arguments: str
-    # Only for a function that belongs to a namespace tool.
+    # Only for a function of a namespace tool.
     namespace: str | UnsetType = UNSET
 
 
@@ -69,15 +68,14 @@ class OutputReasoning(ResponseObject, tag="reasoning", tag_field="type"):
     status: ItemStatus
     summary: list[FreeObject]
     content: list[ReasoningText]
-    # Omitted if the client did not ask for encrypted reasoning, because some clients do not accept
-    # null.
+    # Omitted unless the client asked for it, because some clients don't accept null.
     encrypted_content: str | UnsetType = UNSET
 
 
 class OutputImage(ResponseObject, tag="image_generation_call", tag_field="type"):
     id: str
     status: ItemStatus
-    # The image in base64.
+    # In base64.
     result: str | None
     output_format: str | None
 

@@ -1,8 +1,4 @@
-"""Defines the JSON of a Responses request.
-
-The fields are those of the interface (the specification of the gateway's API), and fields that OpenAI
-published later, because clients send them.
-"""
+"""A Responses request: the interface's fields, and later ones that clients send."""
 
 from typing import Annotated, Any, Literal
 
@@ -39,10 +35,9 @@ Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
     Meta(max_length=16),
 ]
-# The type of fields that refer to stored objects. The gateway stores no objects, so these fields must be
-# null. The fields are decoded as `Any`, so that the error can tell the client what to send instead.
+# The gateway stores no objects, so references must be null. `Any` lets the error explain that.
 NotStored = Annotated[Any, Meta(extra_json_schema={"type": "null"})]
-# Items and tools are not decoded together with the request. Each is decoded later, by its `type`.
+# Items and tools are decoded later, by their `type`.
 AnyObject = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 
 
@@ -115,15 +110,14 @@ class ResponsesRequest(StrictRequestObject):
     previous_response_id: NotStored = None
     conversation: NotStored = None
     prompt: NotStored = None
-    # OpenAI published the following fields after the interface was written. Values without an
-    # effect are accepted. Other values are rejected, except for options in `prompt_cache_options`
-    # that the model declares, and for `client_metadata`.
+    # Published after the interface was written. Values with an effect are rejected, except for
+    # `prompt_cache_options` that the model declares, and `client_metadata`.
     context_management: list[FreeObject] | None = None
     moderation: FreeObject | None = None
     prompt_cache_options: PromptCacheOptions | None = None
     access_programs: FreeObject | None = None
     image: ImageOptions | None = None
-    # Data for the client itself, for example from Codex CLI. The model does not get it.
+    # For the client itself, for example Codex CLI. The model doesn't get it.
     client_metadata: FreeObject | None = None
 
 
@@ -179,7 +173,7 @@ class EchoedFunctionCall(LenientRequestObject):
     call_id: Annotated[str, Meta(min_length=1)]
     name: Annotated[str, Meta(min_length=1)]
     arguments: str
-    # The name of the namespace tool that contains the function.
+    # Of the namespace tool that has the function.
     namespace: Annotated[str, Meta(min_length=1)] | None = None
 
 
@@ -203,8 +197,7 @@ class FunctionTool(StrictRequestObject, tag="function", tag_field="type"):
     description: str | None = None
     parameters: FreeObject | None = None
     strict: bool | None = None
-    # OpenAI published the following fields after the interface was written. The chat protocol has no
-    # equivalent, so values that have an effect are answered with 501.
+    # Published after the interface was written, and chat has no equivalent: an effect gets 501.
     defer_loading: bool | None = None
     allowed_callers: list[str] | None = None
     output_schema: FreeObject | None = None
