@@ -1,2 +1,2 @@
-"""Contains the use cases of the gateway, usually one method for each use case. Use cases begin and
-end the database transactions, and do not depend on HTTP."""
+"""Use cases, usually one method each. They begin and end the transactions and know nothing of
+HTTP."""

@@ -1,10 +1,9 @@
-"""Raises and clears alerts. If an alert is raised, changes its level or is cleared, the change is
-logged once and, if a webhook is configured, delivered to it. If only the detail text of an alert
-changes, the new text is stored but not reported.
+"""Raises and clears alerts. Each change but that of a detail is logged and, with a webhook,
+delivered.
 
-Every process writes its observations to the database. Then one process at a time, under a database
-lock, compares the current problems with the stored alerts. It writes the changes and their webhook
-deliveries in one transaction. So each change is reported once, however many processes there are.
+Every process writes its observations to the database. One at a time, under a lock, compares them
+with the stored alerts and writes changes and deliveries in one transaction. So each change is
+reported once, however many processes there are.
 """
 
 import time
@@ -36,27 +35,24 @@ from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.server_time import read_time
 from tollkeeper.storage.unsettled import UnsettledSelection
 
-# Calls that stay unsettled (their cost is unknown) for longer than this raise an alert.
+# Calls that stay unsettled for longer raise an alert.
 _UNSETTLED_S = 3600
-# A usage report that cannot be true, or exceeds the model's context, raises an alert. The alert is
-# cleared if no such report arrives for this time.
+# Without a new wrong usage report for this long, the alert about the backend clears.
 _USAGE_REPORT_S = 3600.0
-# An excess (a call that cost more than its hold) raises an alert. The alert is cleared if the model has
-# no new one for this time.
+# Without a new excess for this long, the alert about the model clears.
 _EXCESS_S = 86_400.0
-# The observation that a backend is down is valid for this many check intervals, so that it does not
-# expire before the next check repeats it.
+# In check intervals, so that the observation doesn't expire before the next check repeats it.
 _BACKEND_DOWN_INTERVALS = 3
-# The interval between two checks.
+# Between two checks.
 INTERVAL_S = 60.0
 _DELIVERIES_AT_ONCE = 20
-# If a process has not finished a delivery after this time, another process may try the delivery.
+# A delivery that takes longer may be tried by another process.
 _CLAIMED_S = 120.0
-# The maximum number of undelivered alerts in the database, and of attempts to deliver an alert.
+# Of undelivered alerts in the database, and of attempts to deliver one.
 _QUEUED_MAX = 10_000
 _ATTEMPTS_MAX = 12
 _RETRY_BACKOFF = Backoff(first_s=5, max_s=3600)
-# Every pause of a delivery is shorter, including the random variation of the pauses.
+# Every pause is shorter, including its jitter.
 _PAUSE_S_MAX = 2 * _RETRY_BACKOFF.max_s
 _MISREPORTING_MAX = 1000
 
@@ -67,8 +63,7 @@ class DeliveryFailed(Exception):
     """The webhook did not accept an alert."""
 
 
-# Posts an alert to the webhook. The arguments are the id of the delivery and the body. Raises
-# DeliveryFailed.
+# Takes a delivery's id and body. Raises DeliveryFailed.
 PostAlert = Callable[[str, str], Awaitable[None]]
 
 
@@ -80,32 +75,27 @@ class Alerts:
         post: PostAlert | None,
         judge: JudgeFormat | None = None,
     ) -> None:
-        """`post` is None if no webhook is configured. `judge` identifies the judge (the model that
-        answers policy questions) for the drift check. This check compares the recent probabilities
-        of each calibrated policy with its probabilities at calibration. None switches the check
+        """`post` is None without a webhook. `judge` is for the drift check, which None switches
         off."""
         self._judge = judge
         self._database = database
         self._backends = backends
         self._post = post
-        # Backends that have sent a wrong usage report which is not stored yet, each with the detail
-        # for the alert.
+        # Backends with a wrong usage report that isn't stored yet, each with the alert's detail.
         self._misreporting: dict[str, str] = {}
 
     def note_usage_report(self, backend: str, detail: str) -> None:
-        """Records that a backend has sent a wrong usage report. The next check stores this
-        observation."""
+        """The next check stores it."""
         if len(self._misreporting) < _MISREPORTING_MAX:
             self._misreporting[backend] = detail
 
     async def alert_list(self) -> list[StandingAlert]:
-        """Returns the alerts that are raised now, as the last check of any gateway found them."""
+        """As of the last check of any gateway."""
         async with self._database.autocommit() as connection:
             return await alerts.find_standing(connection)
 
     async def check(self) -> list[AlertChange]:
-        """Runs one check. Returns the changes that this process has reported: none if another
-        process is checking now."""
+        """Returns what this process reported, which is nothing if another one is checking."""
         await self._write_observations()
         async with self._database.transaction() as connection:
             if not await alerts.try_lock(connection):
@@ -131,8 +121,7 @@ class Alerts:
         return reported
 
     async def deliver(self) -> int:
-        """Sends the due alerts to the webhook. Returns the number of alerts that the webhook
-        accepted."""
+        """Returns how many alerts the webhook accepted."""
         if self._post is None:
             return 0
         async with self._database.transaction() as connection:
@@ -148,7 +137,6 @@ class Alerts:
         return accepted
 
     async def _deliver(self, post: PostAlert, delivery: Delivery) -> bool:
-        """Returns True if the webhook accepted the alert."""
         try:
             await post(str(delivery.id), delivery.body)
         except DeliveryFailed as exc:
@@ -187,15 +175,14 @@ class Alerts:
         if not observed:
             return
         async with self._database.transaction() as connection:
-            # The fixed order prevents a deadlock between processes that write the same rows.
+            # Sorted, so processes that write the same rows can't deadlock.
             for condition, valid_s in sorted(observed, key=lambda entry: entry[0].key):
                 await alerts.observe(connection, condition, valid_s)
-        # Keep the reports that arrived during the transaction.
+        # Keep what arrived during the transaction.
         self._misreporting = dict(self._misreporting.items() - misreporting.items())
 
     async def _conditions(self, connection: Connection) -> list[Condition]:
-        # Fills (used shares of caps and credits) slightly below the lowest level are read too,
-        # because an alert is cleared only when its fill is below the level by the margin.
+        # Also fills just below the lowest level, because an alert clears only with a margin.
         percent_min = min(FILL_LEVELS) - CLEARING_MARGIN
         conditions = [_filled(fill) for fill in await alerts.find_fills(connection, percent_min)]
         conditions += [_negative(*row) for row in await alerts.find_negative(connection)]
@@ -299,7 +286,7 @@ def _drifted(policy_drift: Drift) -> Condition:
 
 
 def alert_body(change: AlertChange) -> str:
-    """Returns the body of a webhook request, in JSON."""
+    """In JSON."""
     alert = change.alert
     document = {
         "type": "alert",
@@ -314,7 +301,6 @@ def alert_body(change: AlertChange) -> str:
 
 
 def log_change(change: AlertChange) -> None:
-    """Writes a log line for an alert that was raised, changed its level or was cleared."""
     alert = change.alert
     write = _log.warning if change.state is AlertState.RAISED else _log.info
     write(

@@ -1,9 +1,5 @@
-"""Writes an audit entry for every change that a use case makes, in the same transaction as the
-change.
-
-The actor (the operator or key that makes the change) is stored in a context variable. The command
-line sets the actor once. The console and the API set the actor for each request.
-"""
+"""Writes an audit entry for each change, in the change's transaction. The actor is in a context
+variable, set once by the command line, and per request by the console and the API."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,8 +17,7 @@ from tollkeeper.storage import audit
 from tollkeeper.storage.database import Connection, Database
 
 AUDIT_PAGE_MAX = 1000
-# Each transaction deletes at most `_DELETED_AT_ONCE` old entries. Each run of `delete_old` has at
-# most `_DELETIONS_MAX` such transactions.
+# `delete_old` deletes this many per transaction, in at most `_DELETIONS_MAX` of them.
 _DELETED_AT_ONCE = 1000
 _DELETIONS_MAX = 100
 _log = LateLogger("tollkeeper.audit")
@@ -31,7 +26,7 @@ _actor: ContextVar[Actor] = ContextVar("tollkeeper_actor", default=SYSTEM)
 
 
 def act_as(actor: Actor) -> None:
-    """Sets the actor for all later changes of the current task."""
+    """For all later changes of the current task."""
     _actor.set(actor)
 
 
@@ -55,10 +50,9 @@ async def record_change(
     after: object = None,
     only_differing: bool = False,
 ) -> None:
-    """Writes an audit entry for one change, in the transaction of `connection`. Without an
-    organization, the change concerns the whole installation. `before` and `after` are domain objects
-    or mappings without secrets. With `only_differing`, the entry omits fields that are equal before
-    and after. This saves space for large objects, because entries are stored for years."""
+    """In the transaction of `connection`. No organization means the whole installation. `before`
+    and `after` are domain objects or mappings without secrets. `only_differing` omits equal fields,
+    which saves space for large objects: entries stay for years."""
     old, new = _state(before), _state(after)
     if only_differing and old is not None and new is not None:
         old, new = differing(old, new), differing(new, old)
@@ -67,8 +61,7 @@ async def record_change(
 
 
 def differing(state: ObjectState, other: ObjectState) -> ObjectState:
-    """Returns the fields of `state` that differ from the same fields of `other`. Compares nested
-    mappings field by field."""
+    """Compares nested mappings field by field."""
     found: dict[str, object] = {}
     for name, value in state.items():
         other_value = other.get(name)
@@ -84,7 +77,7 @@ def differing(state: ObjectState, other: ObjectState) -> ObjectState:
 @dataclass(frozen=True, slots=True)
 class AuditPage:
     entries: list[AuditEntry]
-    # The `before_id` for the next page; None on the last page.
+    # The `before_id` for the next page.
     next_before: int | None
 
 
@@ -97,8 +90,7 @@ class Audit:
         self._retention_days = retention_days
 
     async def delete_old(self) -> None:
-        """Deletes expired entries, oldest first. If there are too many for one run, the next run
-        deletes the remaining entries."""
+        """Oldest first. What's too much for one run is left to the next."""
         deleted = 0
         for _ in range(_DELETIONS_MAX):
             async with self._database.transaction() as connection:
@@ -122,11 +114,10 @@ class Audit:
         before_id: int | None = None,
         limit: int = 100,
     ) -> AuditPage:
-        """Returns a page of entries, newest first. `object_id` selects the changes of one
-        object. `actor` selects the actors whose `kind:name` contains this text, ignoring case."""
+        """Newest first. `actor` is a part of `kind:name`, in any case."""
         assert 1 <= limit <= AUDIT_PAGE_MAX
         async with self._database.autocommit() as connection:
-            # One additional entry is read, to find out whether there is a next page.
+            # One more, to see whether there's a next page.
             found = await audit.find_page(
                 connection,
                 organization_id=organization_id,
@@ -150,8 +141,7 @@ def _state(value: object) -> ObjectState | None:
 
 
 def field_text(name: str, value: object) -> str | None:
-    """Returns a field's value as text for people. A field named `…_at` is a time in Unix seconds. Returns
-    None if the field has no value."""
+    """For people. A field named `…_at` is a time in Unix seconds."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, int) and not isinstance(value, bool) and name.endswith("_at"):

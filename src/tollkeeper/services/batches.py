@@ -1,4 +1,4 @@
-"""Collects items in a queue. One task writes the items in batches."""
+"""Queues items, and one task writes them in batches."""
 
 import asyncio
 import contextlib
@@ -16,8 +16,7 @@ from tollkeeper.services.tallies import HistogramTally
 
 T = TypeVar("T")
 
-# Limits the exponent of the pause between retries, so that the result stays within the range of a
-# float. The pause reaches its maximum long before this limit.
+# Keeps the result within a float; the pause reaches its maximum long before.
 _DOUBLINGS_MAX = 60
 
 _BATCH_SIZE = HistogramTally(
@@ -31,8 +30,7 @@ _log = structlog.get_logger("tollkeeper.batches")
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Contains the limits of a batch or a queue: the number of items, and the sum of their
-    weights."""
+    """Of a batch or a queue: the number of items, and the sum of their weights."""
 
     items: int = sys.maxsize
     weight: int = sys.maxsize
@@ -40,16 +38,15 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Computes the pauses between attempts. Each pause is about twice as long as the previous
-    pause, up to about `max_s`. Pauses vary randomly by up to 50 %."""
+    """About twice as long each time, up to about `max_s`, and random by up to 50 %."""
 
     first_s: float
     max_s: float
 
     def pause_s(self, failures: int) -> float:
-        """Returns the pause after this many successive failures."""
+        """After this many successive failures."""
         doubled = self.first_s * 2.0 ** min(failures - 1, _DOUBLINGS_MAX)
-        # Jitter prevents several processes from retrying at the same time.
+        # So that processes don't retry at the same time.
         return min(doubled, self.max_s) * random.uniform(0.5, 1.5)  # noqa: S311 - nothing secret
 
 
@@ -62,8 +59,8 @@ def observe_batch(queue: str, size: int) -> None:
 
 
 def copy_of_error(error: Exception) -> Exception:
-    """Copies an error that several waiting tasks get. Each task needs its own copy, because a task
-    may change the error, and raising the error extends its traceback."""
+    """For each of several waiting tasks: a task may change the error, and raising it extends its
+    traceback."""
     copy = type(error).__new__(type(error), *error.args)
     copy.__dict__.update(error.__dict__)
     copy.__cause__ = error
@@ -73,17 +70,15 @@ def copy_of_error(error: Exception) -> Exception:
 class Batches(Generic[T]):
     """Queues items and writes them in batches, oldest first, one batch at a time.
 
-    - `write` writes a batch of at least one item. If it raises a `TollkeeperError`, the batch
-      returns to the front of the queue and is written again after a pause. Any other error means
-      that nothing was written and that one of the items is invalid. Then smaller parts of the batch
-      are written, until the invalid item is isolated. Only the invalid item is given up.
-    - `give_up` is called with the items that are given up: they will never be written.
-    - `collect_s` is the time in seconds that the writing task waits for more items if a batch is
-      not full. If `collect_s` is 0, the task does not wait, and items that arrive while a batch is
-      written form the next batch.
-    - `weigh` returns the weight of an item, for the weight limits.
-    - `batch` and `queue` are limits. If the queue exceeds its limit, the oldest items of the owners
-      with the most items (or weight) are given up. `owner` returns the owner of an item.
+    - `write` gets at least one item. After a `TollkeeperError`, the batch returns to the front and
+      is written again after a pause. Any other error means that nothing was written and one of the
+      items is invalid: smaller and smaller parts are written until it's isolated, and only that one
+      is given up.
+    - `give_up` gets the items that will never be written.
+    - `collect_s` is how long to wait for a batch to fill. With 0, items that arrive during a write
+      form the next batch.
+    - `weigh` returns an item's weight, for the weight limits.
+    - Beyond the limit of `queue`, the oldest items of the owners with the most are given up.
     """
 
     def __init__(
@@ -111,8 +106,7 @@ class Batches(Generic[T]):
         self._queue: deque[T] = deque()
         self._weight = 0
         self._writer_task: asyncio.Task[None] | None = None
-        # Set while `drain` waits for an empty queue. The writing task then does not wait for more
-        # items.
+        # Set by `drain`. The writing task then doesn't wait for more items.
         self._draining = asyncio.Event()
 
     @property
@@ -121,11 +115,11 @@ class Batches(Generic[T]):
 
     @property
     def busy(self) -> bool:
-        """Tells whether items are queued or being written."""
+        """Items are queued or being written."""
         return self._writer_task is not None
 
     def add(self, *items: T) -> None:
-        """Queues the items and returns at once."""
+        """Returns at once."""
         self._queue += items
         if self._weigh is not None:
             self._weight += sum(map(self._weigh, items))
@@ -136,8 +130,8 @@ class Batches(Generic[T]):
             self._writer_task = loop.create_task(self._run(), name=self._name)
 
     async def drain(self, deadline_s: float | None = None) -> bool:
-        """Writes all queued items without waiting for more items, and returns True. If this takes
-        longer than `deadline_s`, gives up the items that are not written, and returns False."""
+        """Doesn't wait for more items. After `deadline_s`, gives up what isn't written, and returns
+        False."""
         try:
             async with asyncio.timeout(deadline_s):
                 while self._writer_task is not None:
@@ -149,7 +143,7 @@ class Batches(Generic[T]):
         return True
 
     async def stop(self) -> None:
-        """Stops the writing task and gives up all items that are not written yet."""
+        """Gives up all items that aren't written."""
         if self._writer_task is not None:
             self._writer_task.cancel()
             await asyncio.wait([self._writer_task])
@@ -158,8 +152,7 @@ class Batches(Generic[T]):
         batch: list[T] = []
         failures = 0
         try:
-            # This `sleep(0)` lets items that are added in the same event loop iteration join the
-            # first batch.
+            # Items added in the same iteration of the event loop join the first batch.
             await asyncio.sleep(0)
             while self._queue:
                 if self._collect_s > 0 and len(self._queue) < self._batch.items:
@@ -180,8 +173,7 @@ class Batches(Generic[T]):
                     )
                     await asyncio.sleep(self._backoff.pause_s(failures))
         except BaseException:
-            # The task was stopped or has a bug. The remaining items will never be written, and
-            # `give_up` notifies the tasks that wait for them.
+            # Stopped, or a bug. What's left will never be written, and others may wait for it.
             unwritten = [*batch, *self._queue]
             self._queue.clear()
             self._weight = 0
@@ -192,9 +184,8 @@ class Batches(Generic[T]):
             self._draining.clear()
 
     async def _write_parts(self, batch: list[T]) -> None:
-        """Writes the batch in parts, and removes items from `batch` that are written or given up.
-        The parts get smaller after a failure and larger after a success, so that one invalid item
-        among n items costs about 4 log n attempts."""
+        """Removes what's written or given up from `batch`. Parts get smaller after a failure and
+        larger after a success, so one invalid item among n costs about 4 log n attempts."""
         size = len(batch)
         while batch:
             part = batch[:size]
@@ -217,8 +208,7 @@ class Batches(Generic[T]):
                 await self._draining.wait()
 
     def _take_batch(self) -> list[T]:
-        """Takes the oldest items from the queue, at least one, until the batch limit is reached.
-        The last item may make the batch heavier than the weight limit."""
+        """At least one item. The last one may make the batch heavier than its limit."""
         queue, limit = self._queue, self._batch
         batch: list[T] = []
         if len(queue) <= limit.items and self._weight <= limit.weight:
@@ -241,16 +231,15 @@ class Batches(Generic[T]):
         self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        """Gives up items until the queue is within its limit. The newest items are kept, because
-        readers look for recent items more often."""
+        """Keeps the newest, because readers look for those more often."""
         if len(self._queue) > self._items_max:
             self._drop(self._items_max, lambda _item: 1)
         if self._weigh is not None and self._weight > self._weight_max:
             self._drop(self._weight_max, self._weigh)
 
     def _drop(self, limit: int, size: Callable[[T], int]) -> None:
-        """Gives up items until the sum of the sizes is within the limit. Every owner keeps the same
-        share of the limit or has less, so no owner displaces the items of others."""
+        """Every owner keeps the same share of the limit or has less, so none displaces others'
+        items."""
         surplus: Counter[Hashable] = Counter()
         for item in self._queue:
             surplus[self._owner(item)] += size(item)
@@ -272,8 +261,8 @@ class Batches(Generic[T]):
 
 
 def equal_share(sizes: Iterable[int], limit: int) -> int:
-    """Returns the highest share such that the sum of all sizes is within the limit, if no size is
-    greater than the share. The sum of the given sizes must exceed the limit."""
+    """The highest cap on each size that keeps their sum within the limit, which it exceeds as
+    given."""
     ascending = sorted(sizes)
     for owners, size in zip(range(len(ascending), 0, -1), ascending, strict=True):
         if size * owners > limit:

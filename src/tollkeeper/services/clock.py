@@ -1,10 +1,9 @@
-"""Defines the type of the wall clock. Services get the clock as an argument, so that tests can
-replace it."""
+"""The wall clock, passed as an argument so tests can replace it."""
 
 import time
 from collections.abc import Callable
 
-# A function that returns the current time in Unix seconds.
+# In Unix seconds.
 Clock = Callable[[], int]
 
 

@@ -1,5 +1,5 @@
-"""Stores the sign-in sessions of the console in the database. So a session that has ended stays
-ended after a restart, and for every console that uses the same database."""
+"""Keeps the console's sign-in sessions in the database, so one that has ended stays ended after a
+restart and for every console there."""
 
 from tollkeeper.domain.people import Person
 from tollkeeper.services.audit import record_change
@@ -8,12 +8,12 @@ from tollkeeper.storage import console_sessions
 from tollkeeper.storage.console_sessions import StoredSession
 from tollkeeper.storage.database import Database
 
-# A session ends after `SESSION_S`, or after `IDLE_S` without user activity.
+# Without user activity, it ends after `IDLE_S`.
 SESSION_S = 8 * 3600
 IDLE_S = 3600
-# If a user has more sessions, the oldest session ends.
+# With more, the oldest one ends.
 _SESSIONS_OF_PERSON_MAX = 32
-# The time of the last use is written at most once in this interval.
+# The last use is written at most this often.
 _LAST_USE_INTERVAL_S = 60
 
 
@@ -25,10 +25,9 @@ class ConsoleSessions:
     async def console_session_begin(
         self, digest: bytes, credential: bytes, person: Person, *, replaces: bytes | None
     ) -> None:
-        """Begins a session. `digest` is the hash of the session cookie. `credential` identifies how
-        the user signed in: with the operator token or at the identity provider. Also ends the
-        previous session of the browser (`replaces`), the user's sessions with another role or
-        organization, the user's oldest session if there are too many, and all expired sessions."""
+        """`digest` is the cookie's hash. `credential` says how the user signed in: operator token
+        or identity provider. Also ends the browser's previous session (`replaces`), the user's
+        sessions with another role or organization, the oldest of too many, and all expired ones."""
         now = self._clock()
         new_session = StoredSession(digest, credential, person, now, now, now + SESSION_S)
         async with self._database.transaction() as connection:
@@ -41,8 +40,7 @@ class ConsoleSessions:
             )
 
     async def console_session_find(self, digest: bytes, *, used: bool) -> StoredSession | None:
-        """Returns the session, or None if it has ended. `used` is True for a user action, and False
-        for a request that the page sends automatically."""
+        """None if it has ended. `used`: a user did this, not the page by itself."""
         now = self._clock()
         async with self._database.autocommit() as connection:
             found = await console_sessions.find(connection, digest)
@@ -54,7 +52,7 @@ class ConsoleSessions:
         return found
 
     async def console_session_list(self, *, limit: int) -> list[StoredSession]:
-        """Returns the sessions that have not expired, the most recently used session first."""
+        """Most recently used first."""
         now = self._clock()
         async with self._database.transaction() as connection:
             await console_sessions.delete_expired(connection, now, idle_s=IDLE_S)
@@ -65,8 +63,8 @@ class ConsoleSessions:
             await console_sessions.delete(connection, digest)
 
     async def console_session_end_all(self, credential: bytes, subject: str) -> None:
-        """Ends all sessions of the user `subject` that began with this `credential`. An empty
-        subject means the users of the operator token."""
+        """Those that began with this `credential`. No subject means the users of the operator
+        token."""
         async with self._database.transaction() as connection:
             names = await console_sessions.delete_of_person(connection, credential, subject)
             if names:

@@ -1,11 +1,11 @@
-"""Formats rows as CSV that is safe to open in a spreadsheet."""
+"""Formats CSV that's safe to open in a spreadsheet."""
 
 import csv
 import io
 from collections.abc import Iterable, Sequence
 
-# A spreadsheet treats a cell that begins with one of these characters as a formula. So `_cell` puts
-# a quote in front of such a text, unless the text is a number.
+# A spreadsheet takes a cell that begins like this for a formula. So `_cell` puts a quote in front,
+# unless it's a number.
 _FORMULA_BEGINNINGS = ("=", "+", "-", "@", "\t", "\r")
 
 

@@ -1,4 +1,4 @@
-"""Reads models from the catalogue, and tells whether a caller has access to them."""
+"""Models of the catalogue, and whether a caller may use them."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,7 @@ from tollkeeper.storage.database import Database
 
 @dataclass(slots=True)
 class CurrentCatalog:
-    """Holds the current catalogue. A reload of the settings replaces the catalogue; calls in flight
-    continue with the catalogue with which they began."""
+    """A reload of the settings replaces it. Calls in flight go on with what they began with."""
 
     catalog: Catalog
 
@@ -23,10 +22,9 @@ class Models:
         self._current = current
 
     async def model_for_call(self, caller: ProjectCaller, model_id: str) -> Model:
-        """Returns the model for an inference call. Raises PermissionDenied if the model requires a
-        check (an approval by an operator) that the organization lacks, and Unavailable if the model
-        is not ready. Does not check the model lists of the key and project; admission does. For
-        models that are ready and require no check, nothing is read from the database."""
+        """Raises PermissionDenied if the organization lacks a required check, and Unavailable if
+        the model isn't ready. The model lists of key and project are admission's job. Reads nothing
+        from the database for models that are ready and require no check."""
         model = self._current.catalog.find(model_id, param="model")
         if not model.required_checks and model.is_ready:
             return model
@@ -50,7 +48,7 @@ class Models:
         return model, model_access(model, checks, is_allowed=caller.may_use(model.id))
 
     async def model_list(self, caller: ProjectCaller) -> list[tuple[Model, ModelAccess]]:
-        """Returns the models that the caller can use now, each with the caller's access."""
+        """Those that are available now."""
         async with self._database.autocommit(caller.organization_id) as connection:
             checks = await organizations.checks_of(connection, caller.organization_id)
         listed = [

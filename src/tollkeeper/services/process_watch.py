@@ -1,5 +1,4 @@
-"""Samples the internal state of a worker process for metrics: queues, connections, backend replicas
-and the delay of the event loop."""
+"""Samples a worker's queues, connections, replicas and event loop for metrics."""
 
 import asyncio
 import os
@@ -26,8 +25,7 @@ from tollkeeper.storage.database import Database
 # Linux only.
 _PROC_SELF = Path("/proc/self")
 _REPLICA_STATES = ("healthy", "failing", "ejected", "probing")
-# To measure the delay of the event loop, a task sleeps for this time. Any additional time is the
-# delay.
+# A task sleeps this long; whatever it takes beyond is the event loop's delay.
 _LAG_PROBE_S = 0.05
 
 _QUEUE = Gauge(
@@ -59,8 +57,7 @@ _POOL_WAITING = Gauge(
     "Requests that wait for a connection to the database.",
     multiprocess_mode="livesum",
 )
-# `livemax` takes the maximum over all workers. So 0 healthy replicas means that no worker sees a
-# healthy replica.
+# With the maximum of all workers, 0 healthy replicas means that none sees a healthy one.
 _REPLICAS = Gauge(
     "tollkeeper_replicas",
     "Replicas of a backend by state.",

@@ -1,5 +1,4 @@
-"""Writes reports about the backend replicas to the database. Every few seconds, each gateway process
-reports the state of the replicas as the process sees it. The console shows the reports."""
+"""Reports how each gateway process sees the backends' replicas, for the console."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,14 +11,14 @@ from tollkeeper.storage import replica_reports
 from tollkeeper.storage.database import Database
 
 PUBLISH_INTERVAL_S = 5
-# The maximum age of reports in `replica_report_list`.
+# Of reports in `replica_report_list`.
 _AGE_S_MAX = 12 * PUBLISH_INTERVAL_S
 _REPORTS = msgspec.json.Decoder(tuple[ReplicaReport, ...])
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessReport:
-    """Contains the report of one gateway process, and the age of the report in seconds."""
+    """Of one gateway process."""
 
     host: str
     pid: int
@@ -44,16 +43,14 @@ class ReplicaReports:
             await replica_reports.write(connection, self._process_id, encoded)
 
     async def replica_report_list(self) -> list[ProcessReport]:
-        """Returns the newest report of each gateway process that uses this database. Omits reports
-        older than `_AGE_S_MAX`."""
+        """The newest of each gateway process, if it's not older than `_AGE_S_MAX`."""
         async with self._database.autocommit() as connection:
             stored = await replica_reports.find_fresh(connection, age_s_max=_AGE_S_MAX)
         return [ProcessReport(row.host, row.pid, row.age_s, _decoded(row.report)) for row in stored]
 
 
 def _decoded(report: str) -> tuple[ReplicaReport, ...]:
-    """Decodes a report. Returns an empty tuple if the report cannot be decoded, because another
-    version of the gateway wrote it."""
+    """Empty if another version of the gateway wrote something that can't be decoded."""
     try:
         return _REPORTS.decode(report)
     except msgspec.ValidationError:

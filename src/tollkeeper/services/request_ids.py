@@ -1,4 +1,4 @@
-"""Creates request ids: UUIDs of version 7, which begin with the current time."""
+"""Creates request ids: UUIDs of version 7, which begin with the time."""
 
 import os
 from binascii import hexlify
@@ -8,25 +8,23 @@ from uuid import UUID
 
 from tollkeeper.domain.months import id_of_text
 
-# The number of random id endings that are created at once, because a request to the operating
-# system for random bytes takes longer than all other work here. An ending has 10 bytes. 4 of its
-# bits are the UUID's version and 2 bits are its variant; all other bits are random.
+# Random endings made at once, because asking the operating system takes longer than all the rest.
+# An ending has 10 bytes: 4 bits are the version, 2 the variant, and the others are random.
 _ENDINGS_PER_GROUP = 256
 _RANDOM_BITS = int.from_bytes(bytes.fromhex("0fff3fffffffffffffff") * _ENDINGS_PER_GROUP)
 _FIXED_BITS = int.from_bytes(bytes.fromhex("70008000000000000000") * _ENDINGS_PER_GROUP)
-# The digits of an ending between its hyphens.
+# Of an ending, between its hyphens.
 _PARTS = Struct("4s4s12s")
 
 _unused_endings: list[str] = []
 
 
 def new_request_id() -> UUID:
-    """Returns a new id, which contains the current time of this machine."""
     return id_of_text(new_request_id_text())
 
 
 def new_request_id_text() -> str:
-    """Returns a new id as text. A request needs no UUID object until it becomes a call."""
+    """A request needs no UUID object until it becomes a call."""
     if not _unused_endings:
         random = int.from_bytes(os.urandom(10 * _ENDINGS_PER_GROUP)) & _RANDOM_BITS
         endings = hexlify((random | _FIXED_BITS).to_bytes(10 * _ENDINGS_PER_GROUP))
@@ -36,5 +34,5 @@ def new_request_id_text() -> str:
     return f"{time_ms[:8]}-{time_ms[8:]}-{_unused_endings.pop()}"
 
 
-# A forked process must not use the random endings of its parent.
+# A forked process mustn't use its parent's endings.
 os.register_at_fork(after_in_child=_unused_endings.clear)

@@ -1,9 +1,8 @@
-"""Counts requests, and writes one log line for each request. A line contains ids, names and numbers,
-but no text from prompts or answers. The metrics contain no tenant data.
+"""Counts requests and writes a log line for each: ids, names and numbers, but no text of prompts or
+answers. The metrics have no tenant data.
 
-A request for an inference call is logged when the call has ended, with its usage and cost. Any
-other request is logged when its response has ended. Ended requests and lines are buffered for a
-short time, and counted and written together.
+A call is logged when it has ended, with usage and cost, and any other request when its response has
+ended. Both are buffered shortly, then counted and written together.
 """
 
 import time
@@ -42,9 +41,9 @@ _DURATIONS = HistogramTally(
     buckets=_BUCKETS_S,
 )
 _OPEN_REQUESTS = OpenTally("tollkeeper_open_requests", "Requests being answered.")
-# The maximum number of ended requests that are not counted yet.
+# Ended requests that aren't counted yet.
 _ENDED_MAX = 256
-# The maximum number of buffered lines.
+# Of lines.
 _BUFFERED_MAX = 1000
 
 
@@ -66,17 +65,16 @@ class RequestLine(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     organization_id: UUID | None = None
     project_id: UUID | None = None
     api_key_id: UUID | None = None
-    # The field that the error names, and the error's message without text of the request.
+    # Without text of the request.
     param: str | None = None
     message: str | None = None
-    # Fields that every log line of the gateway has.
+    # As in every log line.
     event: str = ""
     level: str = ""
     timestamp: str = ""
 
 
-# The fields of an activity record that a line contains, in the order of the fields of
-# `RequestLine`. The last one is the start time, for the timestamp.
+# Of an activity record, in the order of `RequestLine`; the last one is for the timestamp.
 _RECORD_FIELDS = (
     *("request_id", "operation", "status", "duration_us", "model", "backend", "replica"),
     *("streamed", "first_piece_us", "error_code", "prompt_tokens", "completion_tokens"),
@@ -84,11 +82,11 @@ _RECORD_FIELDS = (
     *("error_param", "error_message", "started_at_ms"),
 )
 json_lines = msgspec.json.Encoder().encode_lines
-# The values of a `LoggedRequest`.
+# Of a `LoggedRequest`.
 _EndedRequest: TypeAlias = tuple[str, str, int, float, float, bool]
 _operation, _duration = itemgetter(0), itemgetter(1)
 _read_request = attrgetter("id", "operation", "status", "opened_at", "ended_at", "is_call")
-# Encodes lines, for example `json_lines` or `text_lines`.
+# Such as `json_lines` or `text_lines`.
 Render = Callable[[Sequence[RequestLine]], bytes]
 
 
@@ -96,11 +94,10 @@ class LoggedRequest(Protocol):
     id: str
     operation: str
     status: int
-    # The result of `RequestLog.request_opened`, and the end of the response, which `request_ended` sets.
-    # Both are times of `time.monotonic`.
+    # Of `time.monotonic`: what `request_opened` returned, and what `request_ended` sets.
     opened_at: float
     ended_at: float
-    # Whether the request has started an inference call.
+    # It has started an inference call.
     is_call: bool
 
 
@@ -126,7 +123,7 @@ def _text_line(line: RequestLine) -> str:
     return "  ".join(parts) + "\n"
 
 
-# The end of a timestamp for each millisecond, because formatting numbers takes longer.
+# Formatting numbers takes longer.
 _MILLISECONDS = tuple(map(".%03dZ".__mod__, range(1000)))
 
 
@@ -141,8 +138,7 @@ def _second_text(at: int) -> str:
 
 
 def _lines_of_calls(calls: RecordColumns) -> list[RequestLine]:
-    """Returns the lines of many calls. Builds them column by column, mostly with `map`, which runs in
-    C."""
+    """Column by column, mostly with `map`, which runs in C."""
     columns = {name: calls[name] for name in _RECORD_FIELDS}
     started_ms = columns.pop("started_at_ms")
     durations_ms = columns["duration_us"] = list(_milliseconds(columns["duration_us"]))
@@ -159,7 +155,7 @@ def _milliseconds(times_us: Iterable[int]) -> Iterator[int]:
 def _converted(
     values: Sequence[Any], convert: Callable[[Iterable[int]], Iterator[Any]]
 ) -> Sequence[Any]:
-    """Converts the values together, except None."""
+    """All together, except None."""
     if None not in values:
         return list(convert(values))
     converted = convert([value for value in values if value is not None])
@@ -167,7 +163,7 @@ def _converted(
 
 
 def _lines_of_requests(requests: Sequence[_EndedRequest]) -> list[RequestLine]:
-    """Returns the lines of requests that are no calls."""
+    """Those that are no calls."""
     clock_began_at = time.time() - monotonic()
     timestamps = _timestamps(int((clock_began_at + row[4]) * 1000) for row in requests)
     return [
@@ -186,11 +182,10 @@ def _lines_of_requests(requests: Sequence[_EndedRequest]) -> list[RequestLine]:
 
 class RequestLog:
     def __init__(self, render: Render | None) -> None:
-        """If `render` is None, no line is written."""
+        """None: write no lines."""
         self._render = render
         self._lines: list[RequestLine] = []
-        # Ended requests that are not counted and logged yet. While there are some, a write is
-        # scheduled.
+        # While there are some, a write is scheduled.
         self._ended: list[_EndedRequest] = []
         collect_while_alive(self._count_ended)
         if render is not None:
@@ -201,15 +196,14 @@ class RequestLog:
             self._buffer(_lines_of_calls(calls))
 
     def request_opened(self) -> float:
-        """Counts a request that has arrived. Returns the start time for `request_ended`."""
+        """Returns the start time for `request_ended`."""
         _OPEN_REQUESTS.open += 1
         if not self._ended:
             schedule_write()
         return monotonic()
 
     def request_ended(self, request: LoggedRequest) -> None:
-        """Buffers a request whose response has ended. Up to half a second later it is counted and, if it
-        is no call, logged."""
+        """Up to half a second later, it's counted and, if it's no call, logged."""
         ended = self._ended
         if not ended:
             schedule_write()
@@ -224,7 +218,7 @@ class RequestLog:
             return
         _, operations, statuses, opened_at, ended_at, are_calls = zip(*requests, strict=True)
         _OPEN_REQUESTS.open -= len(requests)
-        # `calls_ended` writes the lines of calls.
+        # Those of calls come from `calls_ended`.
         if self._render is not None and not all(are_calls):
             pairs = zip(requests, are_calls, strict=True)
             self._buffer(_lines_of_requests([request for request, is_call in pairs if not is_call]))

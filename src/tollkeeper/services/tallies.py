@@ -1,9 +1,7 @@
-"""Adds up changes to metrics in memory, and writes the sums to the Prometheus metrics at most every
-half second.
+"""Adds up changes to metrics, and writes the sums at most every half second.
 
-Updating a metric of the Prometheus library is slow compared with the other work of a request: all
-processes share the metrics, so each update writes to a memory-mapped file. A tally is an object that
-collects the changes of one metric.
+Updating a Prometheus metric is slow beside the rest of a request: all processes share the metrics,
+so each update writes to a memory-mapped file.
 """
 
 import asyncio
@@ -19,12 +17,11 @@ from prometheus_client import Counter, Gauge, Histogram
 Labels: TypeAlias = tuple[str | int, ...]
 
 _WRITE_INTERVAL_S = 0.5
-# The maximum number of buffered values for one label set of a histogram. If there are more, they
-# are written before the interval ends.
+# Of one label set of a histogram. Beyond this, they're written before the interval ends.
 _VALUES_MAX = 4096
-# The write functions of all tallies and of other buffers, such as the request log.
+# Of all tallies and other buffers, such as the request log.
 _writers: list[Callable[[], None]] = []
-# Functions that add buffered data to tallies. They are called before the write functions.
+# They add buffered data to tallies, so they run before the writers.
 _collectors: list[Callable[[], None]] = []
 
 
@@ -38,7 +35,7 @@ class CounterTally:
         self._counts[labels] += amount  # type: ignore[assignment]
 
     def add_each(self, labels: Iterable[Labels]) -> None:
-        """Adds 1 for each element of `labels`."""
+        """1 for each."""
         self._counts.update(labels)
 
     def write(self) -> None:
@@ -54,8 +51,7 @@ class HistogramTally:
     ) -> None:
         self._histogram = Histogram(name, meaning, labels, buckets=buckets)
         self._bounds = tuple(buckets)
-        # Values are sorted into buckets only when they are written, because sorting many values
-        # together is much faster.
+        # Sorted into buckets only when written, because many values together are much faster.
         self._values: dict[Labels, list[float]] = {}
         _writers.append(self.write)
 
@@ -71,9 +67,9 @@ class HistogramTally:
         collected, self._values = self._values, {}
         for labels, values in collected.items():
             histogram = self._histogram.labels(*labels) if labels else self._histogram
-            # The public method of the library adds only one value at a time, which took 930
-            # bytecodes per call. So this code uses private attributes of the library, which
-            # accept sums. tests/services/test_tallies.py checks that these attributes still exist.
+            # The public method adds one value at a time, which took 930 bytecodes per call. The
+            # private attributes accept sums, and tests/services/test_tallies.py checks that they're
+            # still there.
             histogram._sum.inc(sum(values))
             values.sort()
             ends = [*map(bisect_right, repeat(values), self._bounds), len(values)]
@@ -83,7 +79,7 @@ class HistogramTally:
 
 
 class OpenTally:
-    """Counts objects that are currently open, as a gauge that is summed over all processes."""
+    """What's open now, summed over all processes."""
 
     def __init__(self, name: str, meaning: str) -> None:
         self._gauge = Gauge(name, meaning, multiprocess_mode="livesum")
@@ -92,14 +88,12 @@ class OpenTally:
 
 
 def collect_while_alive(collect: Callable[[], None]) -> None:
-    """Registers the method `collect`, which adds buffered data to tallies, to be called before each
-    write, as long as its object exists."""
+    """Before each write, as long as the method's object exists."""
     _add_while_alive(_collectors, collect)
 
 
 def write_while_alive(write: Callable[[], None]) -> None:
-    """Registers the method `write` to be called whenever tallies are written, as long as its object
-    exists."""
+    """With each write of tallies, as long as the method's object exists."""
     _add_while_alive(_writers, write)
 
 
@@ -116,13 +110,12 @@ def _add_while_alive(callbacks: list[Callable[[], None]], callback: Callable[[],
     callbacks.append(run_if_alive)
 
 
-# The event loop in which a write is scheduled. A flag would not suffice, because tests close event
-# loops: a closed loop never runs its write, so a new loop must schedule another write.
+# A flag wouldn't do, because tests close event loops: a closed one never runs its write, so a new
+# one must schedule another.
 _scheduled_in: asyncio.AbstractEventLoop | None = None
 
 
 def schedule_write() -> None:
-    """Schedules a write of all tallies after the interval, unless a write is already scheduled."""
     global _scheduled_in  # noqa: PLW0603 - one schedule for the process
     loop = asyncio.get_running_loop()
     if _scheduled_in is not loop:
@@ -131,7 +124,6 @@ def schedule_write() -> None:
 
 
 def write_tallies() -> None:
-    """Writes all tallies now. Called by `schedule_write`, when a process stops, and in tests."""
     global _scheduled_in  # noqa: PLW0603 - one schedule for the process
     _scheduled_in = None
     for callback in (*_collectors, *_writers):

@@ -1,4 +1,4 @@
-"""Runs the background tasks of a worker process ("chores"), each at its own interval."""
+"""Runs a worker's background tasks ("chores"), each at its own interval."""
 
 import asyncio
 import time
@@ -29,7 +29,7 @@ from tollkeeper.storage.database import Database
 
 Chore: TypeAlias = Callable[[], Awaitable[None]]
 
-# The seconds between two runs of a chore.
+# In seconds, between two runs of a chore.
 _TRY_HOLD_INTERVAL_S = 1
 _KEY_USE_INTERVAL_S = 10
 _EXCESSES_INTERVAL_S = 2
@@ -44,10 +44,10 @@ _AUDIT_INTERVAL_S = 600
 _VERIFY_INTERVAL_S = 600
 _SAMPLE_INTERVAL_S = 2
 _DELIVERY_INTERVAL_S = 5
-# The share of time that an expensive chore may take, and the longest pause that this share causes.
+# Of an expensive chore, and the longest pause that follows from it.
 _SHARE_OF_TIME = 0.01
 _EXPENSIVE_PAUSE_S_MAX = 600
-# The time after which `stop` again cancels each task that is not done.
+# For tasks that survive a cancellation.
 _CANCEL_AGAIN_S = 0.1
 
 _log = structlog.get_logger("tollkeeper.upkeep")
@@ -77,7 +77,7 @@ class Upkeep:
 
     @property
     def chores(self) -> tuple[tuple[float, Chore], ...]:
-        """Returns each chore with the seconds between two runs."""
+        """With the seconds between two runs."""
         return (
             (self.lease.interval_s, self.send_heartbeat),
             (self.lease.interval_s, self.recover_dead),
@@ -101,7 +101,7 @@ class Upkeep:
         )
 
     def start(self) -> None:
-        # These chores are expensive, because they read all accounts.
+        # They read all accounts.
         expensive = (self.watch_ledger, self.alert)
         self._tasks = [
             asyncio.create_task(_repeat(interval_s, chore, is_expensive=chore in expensive))
@@ -109,9 +109,8 @@ class Upkeep:
         ]
 
     async def stop(self) -> None:
-        # A task may miss a cancellation: in Python 3.11, `wait_for` swallows a cancellation that
-        # arrives in the event loop iteration in which `wait_for` ends. So each task is cancelled
-        # again until it is done.
+        # A task may miss a cancellation: in Python 3.11, `wait_for` swallows one that arrives in
+        # the iteration in which it ends. So cancel again until it's done.
         while pending := [task for task in self._tasks if not task.done()]:
             for task in pending:
                 task.cancel()
@@ -122,20 +121,18 @@ class Upkeep:
         await self.lease.heartbeat()
 
     async def try_hold(self) -> None:
-        """Checks that the ledger can write holds (the credit that is reserved for calls)."""
+        """Checks that the ledger can write holds."""
         await self.ledger.try_hold()
 
     async def load_excesses(self) -> None:
-        """Reads which models have exceeded their holds in other processes."""
+        """What other processes have seen."""
         await self.excesses.load()
 
     async def recover_dead(self) -> None:
         await self._recover(self.recovery.recover_silent)
 
     async def recover_unregistered(self) -> None:
-        """Marks open holds that no process will resolve as unsettled (their cost is unknown).
-        Unlike `recover_dead`, also finds holds of processes that are not registered in the
-        database."""
+        """Unlike `recover_dead`, also finds holds of processes that aren't in the database."""
         await self._recover(self.recovery.ledger_recover)
 
     async def _recover(self, sweep: Callable[[], Awaitable[Recovered]]) -> None:
@@ -155,8 +152,7 @@ class Upkeep:
             )
 
     async def resolve_unsettled(self) -> None:
-        """Resolves calls that have been unsettled for too long, if the settings contain a rule for
-        this."""
+        """Only if the settings have a rule for it."""
         rule = self.unsettled_rule
         if rule is None:
             return
@@ -223,20 +219,17 @@ async def _repeat(interval_s: float, chore: Chore, *, is_expensive: bool) -> Non
 
 
 def expensive_pause_s(interval_s: float, took_s: float) -> float:
-    """Returns the pause after an expensive chore: at least `interval_s`. After a slow run the pause
-    is longer, up to `_EXPENSIVE_PAUSE_S_MAX`, so that the chore runs only for a hundredth of the
-    time."""
+    """At least `interval_s`, but longer after a slow run, up to `_EXPENSIVE_PAUSE_S_MAX`, so the
+    chore runs only a hundredth of the time."""
     return max(interval_s, min(took_s / _SHARE_OF_TIME, _EXPENSIVE_PAUSE_S_MAX))
 
 
 async def _attempt(chore: Chore) -> None:
-    """Runs the chore once. A failure is only logged, because the chore runs again after its
-    interval."""
+    """Only logs a failure, because the chore runs again."""
     try:
         await chore()
     except TollkeeperError as exc:
         _log.warning("upkeep failed", chore=chore.__name__, reason=exc.message)
     except Exception:  # noqa: BLE001 - a failed chore must not stop the others
-        # Any error is caught, so that the chore runs again. For example, without further heartbeats
-        # other processes would consider this worker dead.
+        # For example, without further heartbeats other processes would take this worker for dead.
         _log.exception("upkeep failed", chore=chore.__name__)

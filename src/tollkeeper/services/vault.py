@@ -1,5 +1,4 @@
-"""Encrypts and signs data. Each purpose has its own key, which is derived from the installation's
-master secret."""
+"""Encrypts and signs data, with a key per purpose derived from the installation's master secret."""
 
 import hashlib
 import hmac
@@ -14,16 +13,15 @@ _SIGNATURE_BYTES = 16
 
 
 class Vault:
-    """Derives keys from one master secret, which is never stored in the database."""
+    """The master secret is never in the database."""
 
     def __init__(self, master: bytes) -> None:
         assert len(master) >= MASTER_BYTES_MIN, "the master secret must have at least 32 bytes"
         self._master = master
 
     def derive(self, purpose: str, *context: bytes) -> bytes:
-        """Returns 32 bytes that depend on the purpose and on every part of the context. Each part
-        is hashed together with its length, so that different lists of parts never give the same
-        hash input."""
+        """Each part is hashed with its length, so different lists of parts never give the same
+        hash."""
         mac = hmac.new(self._master, digestmod=hashlib.sha256)
         for part in (purpose.encode(), *context):
             mac.update(len(part).to_bytes(8, "big"))
@@ -31,13 +29,12 @@ class Vault:
         return mac.digest()
 
     def seal(self, plain: bytes, purpose: str, *context: bytes) -> bytes:
-        """Encrypts a value, so that only `unseal` with the same purpose and context can read it."""
+        """Only `unseal` with the same purpose and context can read it."""
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + AESGCM(self.derive(purpose, *context)).encrypt(nonce, plain, None)
 
     def unseal(self, sealed: bytes, purpose: str, *context: bytes) -> bytes | None:
-        """Decrypts a sealed value. Returns None if it was sealed with another master secret,
-        purpose or context, or if it was changed."""
+        """None if another master secret, purpose or context sealed it, or it was changed."""
         nonce, body = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
         try:
             return AESGCM(self.derive(purpose, *context)).decrypt(nonce, body, None)
@@ -45,12 +42,11 @@ class Vault:
             return None
 
     def sign(self, payload: bytes, purpose: str, *context: bytes) -> bytes:
-        """Returns the signature followed by the payload, which is not encrypted."""
+        """The signature, then the payload, unencrypted."""
         return self.derive(purpose, payload, *context)[:_SIGNATURE_BYTES] + payload
 
     def verify(self, signed: bytes, purpose: str, *context: bytes) -> bytes | None:
-        """Returns the payload, or None if the signature does not match the payload, the purpose and
-        the context."""
+        """None if the signature doesn't match payload, purpose and context."""
         signature, payload = signed[:_SIGNATURE_BYTES], signed[_SIGNATURE_BYTES:]
         expected = self.derive(purpose, payload, *context)[:_SIGNATURE_BYTES]
         return payload if hmac.compare_digest(signature, expected) else None
