@@ -6,8 +6,10 @@ import re
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 from uuid import UUID
 
 import httpx2
@@ -27,12 +29,14 @@ from tests.support.console_site import (
     watched_page,
 )
 from tests.support.http_client import http_client
+from tests.support.ledger import run
 from tests.support.paused_answer import PausedAnswer
 from tests.support.scripted_gateway import COST
 from tests.support.tables import each
 from tests.support.upstream import chat
 from tollkeeper.console.gateway_call import gateway_url
 from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.domain.organization import ProjectKey
 from tollkeeper.domain.people import Person, Role
 from tollkeeper.settings import Settings
 
@@ -90,14 +94,75 @@ async def test_from_nothing_to_a_call_with_its_hold_and_settlement(
     assert said is not None
     assert said[1].strip()
     assert "<b>you" not in answer.text
-    # The call's own key is revoked, and all changes are audited as changes by the console.
+    # The playground has its own key, and all changes are audited as changes by the console.
     keys = await site.services.project_keys.project_key_list(entry.project_id)
-    assert {key.name: key.revoked_at is None for key in keys} == {
+    assert {key.name: key.expires_at is None for key in keys} == {
         "server": True,
         "console playground": False,
     }
     changes = (await site.services.audit.audit_list(organization_id=entry.organization_id)).entries
     assert all(change.actor.kind == "console" for change in changes)
+
+
+async def _playground_keys(site: ConsoleSite) -> list[ProjectKey]:
+    project_id = site.judged.scripted.tenant.project_id
+    keys = await site.services.project_keys.project_key_list(project_id)
+    return [key for key in keys if key.name == "console playground"]
+
+
+async def test_all_calls_of_a_project_share_one_key(
+    operator: httpx2.AsyncClient, site: ConsoleSite
+) -> None:
+    services, project_id = site.services, site.judged.scripted.tenant.project_id
+    call = {"project": str(project_id), "model": site.settings.models[0].id, "prompt": "Hello"}
+
+    async def settles(number: int) -> bool:
+        sent = await form_fields(operator, f"shared {number}") | call
+        return 'id="charged"' in (await operator.post("/playground", data=sent)).text
+
+    # Even the first two calls, at the same time.
+    assert all(await asyncio.gather(settles(1), settles(2)))
+    [key] = await _playground_keys(site)
+    assert key.permissions == ("inference:write",)
+    assert key.expires_at is not None
+    assert 0 < key.expires_at - services.clock() <= 1200
+    # A call within the first half of the key's time changes nothing.
+    assert await settles(3)
+    assert await _playground_keys(site) == [replace(key, last_used_at=ANY)]
+    # An expired key is used again.
+    await run(
+        services.database,
+        "UPDATE project_keys SET expires_at = now() - interval '1 day' WHERE id = %s",
+        key.id,
+    )
+    assert await settles(4)
+    [prolonged] = await _playground_keys(site)
+    assert prolonged.id == key.id
+    assert prolonged.expires_at is not None
+    assert prolonged.expires_at >= key.expires_at
+    changes = (await services.audit.audit_list(object_id=str(key.id))).entries
+    assert [one.change.operation for one in changes] == [
+        "project_key_prolong",
+        "project_key_create",
+    ]
+    assert {one.actor.kind for one in changes} == {"console"}
+    # A revoked one is not.
+    await services.project_keys.project_key_revoke(key.id)
+    assert await settles(5)
+    assert await settles(6)
+    assert [one.revoked_at is None for one in await _playground_keys(site)] == [False, True]
+
+
+async def test_the_playground_does_not_call_as_an_archived_project(
+    operator: httpx2.AsyncClient, site: ConsoleSite
+) -> None:
+    tenant = site.judged.scripted.tenant
+    await site.services.projects.project_archive(tenant.organization_id, tenant.project_id)
+    call = {"project": str(tenant.project_id), "model": site.settings.models[0].id, "prompt": "Hi"}
+    refused = await operator.post("/playground", data=await form_fields(operator, "late") | call)
+    assert refused.status_code == 409
+    assert "The project is archived." in refused.text
+    assert await _playground_keys(site) == []
 
 
 async def test_a_failure_leaves_nothing_behind_and_the_form_can_be_sent_again(

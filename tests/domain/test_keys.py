@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tollkeeper.domain.access import KeyKind
-from tollkeeper.domain.keys import PREFIXES, key_digest, key_kind, mint_key, redact_key
+from tollkeeper.domain.keys import PREFIXES, derived_key, key_digest, key_kind, mint_key, redact_key
 
 _BASE62 = string.digits + string.ascii_letters
 both_kinds = pytest.mark.parametrize("kind", KeyKind)
@@ -103,3 +103,14 @@ def test_redacted_value_hides_the_rest(kind: KeyKind) -> None:
     shown = redact_key(value)
     assert shown == value[:8] + "..."
     assert value[8:] not in shown
+
+
+@pytest.mark.parametrize("kind", KeyKind)
+def test_a_derived_key_depends_on_its_seed_alone(kind: KeyKind) -> None:
+    seeds = [bytes(32), b"\xff" * 32, *(bytes([number]) * 32 for number in range(1, 50))]
+    keys = [derived_key(kind, seed) for seed in seeds]
+    assert keys == [derived_key(kind, seed) for seed in seeds]
+    assert len({key.value for key in keys}) == len(seeds)
+    for key in keys:
+        assert key_kind(key.value) is kind
+        assert (key.digest, key.redacted_value) == (key_digest(key.value), redact_key(key.value))

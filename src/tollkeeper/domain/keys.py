@@ -16,6 +16,8 @@ from tollkeeper.domain.access import KeyKind
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _RANDOM_LENGTH = 32
 _CHECKSUM_LENGTH = 6
+# More than the random characters hold, so that each of them is as likely as any other.
+_SEED_BYTES = 32
 # Random characters in a redacted key.
 _SHOWN_LENGTH = 4
 
@@ -38,7 +40,21 @@ class MintedKey:
 
 
 def mint_key(kind: KeyKind) -> MintedKey:
-    body = PREFIXES[kind] + "".join(secrets.choice(_ALPHABET) for _ in range(_RANDOM_LENGTH))
+    return _minted(kind, "".join(secrets.choice(_ALPHABET) for _ in range(_RANDOM_LENGTH)))
+
+
+def derived_key(kind: KeyKind, seed: bytes) -> MintedKey:
+    """Returns the same key for the same seed, which has 32 bytes that nobody else can compute."""
+    assert len(seed) == _SEED_BYTES
+    number, digits = int.from_bytes(seed), []
+    for _ in range(_RANDOM_LENGTH):
+        number, digit = divmod(number, len(_ALPHABET))
+        digits.append(_ALPHABET[digit])
+    return _minted(kind, "".join(digits))
+
+
+def _minted(kind: KeyKind, random: str) -> MintedKey:
+    body = PREFIXES[kind] + random
     value = body + checksum(body)
     return MintedKey(value=value, digest=key_digest(value), redacted_value=redact_key(value))
 

@@ -86,6 +86,17 @@ async def find_anywhere(connection: Connection, key_id: KeyId) -> ProjectKey | N
     return None if row is None else _key(row)
 
 
+async def find_by_digest(
+    connection: Connection, organization_id: OrganizationId, digest: bytes
+) -> ProjectKey | None:
+    cursor = await connection.execute(
+        f"SELECT {_COLUMNS} {_FROM} WHERE k.organization_id = %s AND k.digest = %s",
+        (organization_id, digest),
+    )
+    row = await cursor.fetchone()
+    return None if row is None else _key(row)
+
+
 async def find_by_digests(trips: RoundTrips, digests: list[bytes]) -> list[PresentedProjectKey]:
     lookup = _FIND_BY_DIGESTS.bind([f"\\x{digest.hex()}" for digest in digests])
     [rows] = await trips.run(lookup)
@@ -194,6 +205,19 @@ async def unsuspend(connection: Connection, key: ProjectKey) -> bool:
         WHERE organization_id = %s AND id = %s AND revoked_at IS NULL AND suspended_at IS NOT NULL
         """,
         (key.organization_id, key.id),
+    )
+    return cursor.rowcount == 1
+
+
+async def prolong(connection: Connection, key: ProjectKey, expires_at: int) -> bool:
+    """Lets the key expire later. Returns False if it is revoked, or expires even later."""
+    cursor = await connection.execute(
+        """
+        UPDATE project_keys SET expires_at = to_timestamp(%(expires_at)s)
+        WHERE organization_id = %(organization)s AND id = %(key)s AND revoked_at IS NULL
+          AND expires_at < to_timestamp(%(expires_at)s)
+        """,
+        {"expires_at": expires_at, "organization": key.organization_id, "key": key.id},
     )
     return cursor.rowcount == 1
 

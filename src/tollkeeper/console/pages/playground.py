@@ -8,6 +8,7 @@ The playground shows the answer, the hold (the amount reserved before the call) 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from functools import partial
 from uuid import UUID
 
 from markupsafe import escape
@@ -17,20 +18,19 @@ from starlette.responses import Response, StreamingResponse
 from tollkeeper.actions.action import Question
 from tollkeeper.console.changes import answer_form
 from tollkeeper.console.chosen import chosen_organization
-from tollkeeper.console.context import Console, console_of, session_of
+from tollkeeper.console.context import Console, console_of
 from tollkeeper.console.forms import Form, Refused, optional, project_id, request_id
 from tollkeeper.console.gateway_call import Opened, call_gateway
 from tollkeeper.console.pages.keys import created
 from tollkeeper.console.rendering import exact_usd, fragment, render
-from tollkeeper.domain.access import KeyId, Permission
-from tollkeeper.domain.audit import Actor, ActorKind
+from tollkeeper.domain.access import ProjectId
 from tollkeeper.domain.errors import InvalidRequest, NotFound, TollkeeperError
 from tollkeeper.domain.views import CallLedger
-from tollkeeper.services.audit import acting_as
+from tollkeeper.services.vault import Vault
 
-# Each test call has its own key, which is revoked after the call. If that fails, the key expires
-# after this time.
-_KEY_LIFETIME_S = 600
+# How long the playground's key of a project stays valid after a test call: more than twice the
+# longest duration of a call.
+_KEY_LIFETIME_S = 1200
 # The longest time without data from the gateway, and the longest duration of a call.
 _SILENCE_MAX_S = 60.0
 _CALL_DEADLINE_S = 300.0
@@ -120,10 +120,9 @@ async def call(request: Request) -> Response:
             raise InvalidRequest("The prompt is too long for the playground.", param="prompt")
         project = await services.projects.project_show(project_id(form.text("project")))
         console.require_stream()
-        key, value = await services.project_keys.project_key_create_by_operator(
-            *(project.id, "console playground", [Permission.INFERENCE_WRITE], _KEY_LIFETIME_S),
-            # Several calls of a project may run at the same time.
-            unique_name=False,
+        seed = partial(_key_seed, console.vault, project.id)
+        value = await services.project_keys.project_key_of_playground(
+            project.id, _KEY_LIFETIME_S, seed
         )
         page = render(
             request,
@@ -141,15 +140,9 @@ async def call(request: Request) -> Response:
 
         async def pieces() -> AsyncIterator[str]:
             yield before
-            try:
-                async with aclosing(_answer(request, value, model, prompt)) as answer:
-                    async for piece in answer:
-                        yield piece
-            finally:
-                # Revokes the key in a separate task, because this task is cancelled if the browser
-                # disconnects.
-                actor = Actor(ActorKind.CONSOLE, session_of(request).actor)
-                await asyncio.shield(asyncio.create_task(_revoke(console, key.id, actor)))
+            async with aclosing(_answer(request, value, model, prompt)) as answer:
+                async for piece in answer:
+                    yield piece
             yield after
 
         return StreamingResponse(console.stream(pieces(), _CALL_DEADLINE_S), media_type="text/html")
@@ -157,9 +150,8 @@ async def call(request: Request) -> Response:
     return await answer_form(request, handle, show)
 
 
-async def _revoke(console: Console, key: KeyId, actor: Actor) -> None:
-    with acting_as(actor):
-        await console.services.project_keys.project_key_revoke(key)
+def _key_seed(vault: Vault, project: ProjectId, number: int) -> bytes:
+    return vault.derive("console-playground", project.bytes, str(number).encode())
 
 
 async def _answer(request: Request, key: str, model: str, prompt: str) -> AsyncGenerator[str, None]:

@@ -3,6 +3,7 @@ operators do the rest."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from itertools import count
 from uuid import UUID, uuid4
 
 import msgspec
@@ -13,12 +14,13 @@ from tollkeeper.domain.access import (
     KeyKind,
     KeyStatus,
     OrganizationId,
+    Permission,
     ProjectId,
 )
 from tollkeeper.domain.allowed_models import checked_entries
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
-from tollkeeper.domain.keys import MintedKey, mint_key
-from tollkeeper.domain.organization import ProjectKey
+from tollkeeper.domain.keys import MintedKey, derived_key, mint_key
+from tollkeeper.domain.organization import Project, ProjectKey
 from tollkeeper.services.audit import record_change
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.tenants.idempotency import Idempotency, IdempotentRequest
@@ -28,6 +30,8 @@ from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.resolutions import lock_account_rows
 
 OPERATION_CREATE = "project_key_create"
+# The key with which the console's playground calls as a project.
+_PLAYGROUND = "console playground"
 # Of one project. Revoked and expired ones don't count.
 KEYS_MAX = 10_000
 # A hundred years, so the database can store the time of expiry.
@@ -89,12 +93,11 @@ class ProjectKeys:
         permissions: Iterable[str] | None,
         expires_in_s: int | None,
         *,
-        unique_name: bool = True,
         within: Connection | None = None,
     ) -> tuple[ProjectKey, str]:
-        """For a command or the console. With `unique_name`, the project's other usable keys must
-        have other names. Clients' keys may have equal names, and so may the two of a rotation.
-        `within` is as in `Database.transaction`."""
+        """For a command or the console. The project's other usable keys must have other names. Clients'
+        keys may have equal names, and so may the two of a rotation. `within` is as in
+        `Database.transaction`."""
         minted = mint_key(KeyKind.PROJECT)
         key_id, name = KeyId(uuid4()), checked_name(name)
         async with self._database.transaction(within=within) as connection:
@@ -102,8 +105,7 @@ class ProjectKeys:
             if project is None:
                 raise NotFound(f"There is no project {project_id}.")
             await projects.find_and_lock(connection, project.organization_id, project_id)
-            if unique_name:
-                await require_unused_name(connection, names.PROJECT_KEYS, name, key_id, project_id)
+            await require_unused_name(connection, names.PROJECT_KEYS, name, key_id, project_id)
             key = await self._insert(
                 connection,
                 minted,
@@ -115,6 +117,63 @@ class ProjectKeys:
                 expires_in_s=expires_in_s,
             )
         return key, minted.value
+
+    async def project_key_of_playground(
+        self, project_id: ProjectId, lifetime_s: int, seed: Callable[[int], bytes]
+    ) -> str:
+        """Returns the value of the key with which the console's playground calls as the project. It's the
+        same key for all calls, because a key per call would fill the lists of keys. Between calls,
+        it expires. `seed` gives the secret bytes of the project's next key for each number: the key
+        after one that was revoked has the next number."""
+        project = await self._project(project_id)
+        for number in count():
+            minted = derived_key(KeyKind.PROJECT, seed(number))
+            key = await self._playground_key(project, minted, lifetime_s)
+            if key.revoked_at is not None:
+                continue
+            now = self._clock()
+            # Gateways remember a key for some seconds, so it is prolonged long before it expires.
+            if key.expires_at is not None and key.expires_at < now + lifetime_s // 2:
+                await self._prolong(key, now + lifetime_s)
+            return minted.value
+        raise AssertionError("the numbers have no end")
+
+    async def _project(self, project_id: ProjectId) -> Project:
+        async with self._database.autocommit() as connection:
+            project = await projects.find_anywhere(connection, project_id)
+        if project is None:
+            raise NotFound(f"There is no project {project_id}.")
+        if project.archived_at is not None:
+            raise StateConflict("The project is archived.", param="project_id")
+        return project
+
+    async def _playground_key(
+        self, project: Project, minted: MintedKey, lifetime_s: int
+    ) -> ProjectKey:
+        async with self._database.transaction() as connection:
+            # Two first calls at the same time make one key.
+            await projects.find_and_lock(connection, project.organization_id, project.id)
+            key = await project_keys.find_by_digest(
+                connection, project.organization_id, minted.digest
+            )
+            return key or await self._insert(
+                connection,
+                minted,
+                key_id=KeyId(uuid4()),
+                organization_id=project.organization_id,
+                project_id=project.id,
+                name=_PLAYGROUND,
+                permissions=[Permission.INFERENCE_WRITE],
+                expires_in_s=lifetime_s,
+            )
+
+    async def _prolong(self, key: ProjectKey, expires_at: int) -> None:
+        async def prolong(connection: Connection, key: ProjectKey) -> bool:
+            # Another call may have done so already.
+            await project_keys.prolong(connection, key, expires_at)
+            return True
+
+        await self._change_key("project_key_prolong", key.id, prolong, "")
 
     async def project_key_list(self, project_id: ProjectId) -> list[ProjectKey]:
         async with self._database.autocommit() as connection:
