@@ -59,8 +59,7 @@ def observe_batch(queue: str, size: int) -> None:
 
 
 def copy_of_error(error: Exception) -> Exception:
-    """For each of several waiting tasks: a task may change the error, and raising it extends its
-    traceback."""
+    """Each waiting task needs its own: one may change it, and raising it extends its traceback."""
     copy = type(error).__new__(type(error), *error.args)
     copy.__dict__.update(error.__dict__)
     copy.__cause__ = error
@@ -130,8 +129,7 @@ class Batches(Generic[T]):
             self._writer_task = loop.create_task(self._run(), name=self._name)
 
     async def drain(self, deadline_s: float | None = None) -> bool:
-        """Doesn't wait for more items. After `deadline_s`, gives up what isn't written, and returns
-        False."""
+        """Doesn't wait for more items. False if `deadline_s` passed and the rest was given up."""
         try:
             async with asyncio.timeout(deadline_s):
                 while self._writer_task is not None:
@@ -238,8 +236,7 @@ class Batches(Generic[T]):
             self._drop(self._weight_max, self._weigh)
 
     def _drop(self, limit: int, size: Callable[[T], int]) -> None:
-        """Every owner keeps the same share of the limit or has less, so none displaces others'
-        items."""
+        """Every owner keeps an equal share or has less, so none displaces others' items."""
         surplus: Counter[Hashable] = Counter()
         for item in self._queue:
             surplus[self._owner(item)] += size(item)
@@ -261,8 +258,7 @@ class Batches(Generic[T]):
 
 
 def equal_share(sizes: Iterable[int], limit: int) -> int:
-    """The highest cap on each size that keeps their sum within the limit, which it exceeds as
-    given."""
+    """The highest cap on each size that keeps their sum within the limit, which it now exceeds."""
     ascending = sorted(sizes)
     for owners, size in zip(range(len(ascending), 0, -1), ascending, strict=True):
         if size * owners > limit:

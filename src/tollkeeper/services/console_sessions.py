@@ -63,8 +63,7 @@ class ConsoleSessions:
             await console_sessions.delete(connection, digest)
 
     async def console_session_end_all(self, credential: bytes, subject: str) -> None:
-        """Those that began with this `credential`. No subject means the users of the operator
-        token."""
+        """Those that began with this `credential`. No subject: the operator token's users."""
         async with self._database.transaction() as connection:
             names = await console_sessions.delete_of_person(connection, credential, subject)
             if names:

@@ -36,8 +36,7 @@ from tollkeeper.services.tallies import CounterTally
 TURN_S_MAX = 0.025
 # One batch. If more ledger writes wait for a whole window, the database can't keep up.
 BACKLOG_MAX = 256
-# Active calls, if no iteration of a window is short. Beyond this, each waits a tenth of a second or
-# longer for others.
+# Active calls while no iteration is short. With more, each waits a tenth of a second or longer.
 CROWD_MAX = 256
 # How long a window is.
 WINDOW_S = 0.1
@@ -55,11 +54,9 @@ LIMIT = SLOW_DATABASE_LIMIT = 48
 LIMIT_MIN = 32
 # If one owner floods the process while another has less than its share.
 UNEVEN_LIMIT_MIN = 8
-# At the end of a window. Recovery goes up to `LIMIT`, raising goes beyond, if calls wait for the
-# database.
+# At the end of a window. Raising goes beyond `LIMIT`, if calls wait for the database.
 _LOWERING_FACTOR, _RAISING_FACTOR, _RECOVERY_FACTOR = 0.8, 1.2, 1.08
-# Of the longest iteration allowed: below the first it's short, below the second there's room for
-# more calls.
+# Of the longest allowed: the first is short, and below the second there's room for more calls.
 _SHORT_TURN, _ROOMY_TURN = 1 / 8, 1 / 2
 # Successive windows. Without a rejection, they remove the limit. Each with a short iteration, they
 # raise it, because the calls wait for something else. Without a call, they stop the sampling.
@@ -96,8 +93,7 @@ class OverloadGate:
         self._clock = clock
         # Of active calls; None if there's no overload.
         self._limit: float | None = None
-        # Those with running calls, kept by `RunningCalls`. The key is an integer, which hashes
-        # faster than a UUID.
+        # Those with running calls, kept by `RunningCalls`. An integer hashes faster than a UUID.
         self.owners: dict[Hashable, OwnerCalls] = {}
         self._wake: Callable[[], None] | None = None
         # Successive windows without a rejection, or, while there's no limit, without a call.
@@ -108,8 +104,7 @@ class OverloadGate:
         self._window_began = 0.0
         self._samples = 0
         self._shortest_turn_s = self._least_backlog = self._least_active = math.inf
-        # The next call must go through `require_room`: there's a limit, or none has come in this
-        # window.
+        # For the next call: there's a limit, or no call has come in this window.
         self.watches_arrivals = True
         # In this window, while there's a limit.
         self._asking_owners: set[Hashable] = set()
@@ -141,8 +136,8 @@ class OverloadGate:
         return self._limit is not None and self.active_calls >= self._limit
 
     def require_room(self, owner: Hashable) -> None:
-        """Raises Unavailable if there's no room and this owner already has its share. Wakes the
-        sampler if it rests."""
+        """Raises Unavailable if there's no room and this owner has its share. Wakes a resting
+        sampler."""
         if self._wake is not None:
             wake, self._wake = self._wake, None
             self._calm_windows = 0
@@ -197,8 +192,8 @@ class OverloadGate:
             if self._calm_windows == CALM_WINDOWS:
                 self._set_limit(None)
             elif self._is_uneven:
-                # Even if iterations are short: fewer calls of the flooding owner mean fewer ledger
-                # writes that the owner with few calls waits for.
+                # Even if iterations are short: the flooding owner's ledger writes delay the other
+                # owner.
                 self._limit = min(
                     self._limit, max(UNEVEN_LIMIT_MIN, _LOWERING_FACTOR * self._limit)
                 )
@@ -213,8 +208,7 @@ class OverloadGate:
 
     @property
     def _is_crowded(self) -> bool:
-        """Calls wait for each other. If an iteration was short, they wait for a slow database
-        instead."""
+        """If an iteration was short, the calls wait for a slow database, not for each other."""
         return self._least_active > CROWD_MAX and not self._had_short_turn
 
     @property

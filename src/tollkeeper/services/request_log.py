@@ -1,9 +1,6 @@
-"""Counts requests and writes a log line for each: ids, names and numbers, but no text of prompts or
-answers. The metrics have no tenant data.
-
-A call is logged when it has ended, with usage and cost, and any other request when its response has
-ended. Both are buffered shortly, then counted and written together.
-"""
+"""Counts requests and writes a log line for each, without text of prompts or answers. The metrics
+have no tenant data. Calls are logged when they have ended, other requests when their response has.
+Both are buffered shortly, then counted and written together."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,8 +1,6 @@
-"""Adds up changes to metrics, and writes the sums at most every half second.
-
-Updating a Prometheus metric is slow beside the rest of a request: all processes share the metrics,
-so each update writes to a memory-mapped file.
-"""
+"""Adds up changes to metrics, and writes the sums at most every half second: all processes share
+the metrics, so each update writes to a memory-mapped file, which is slow beside the rest of a
+request."""
 
 import asyncio
 from bisect import bisect_right
@@ -110,8 +108,7 @@ def _add_while_alive(callbacks: list[Callable[[], None]], callback: Callable[[],
     callbacks.append(run_if_alive)
 
 
-# A flag wouldn't do, because tests close event loops: a closed one never runs its write, so a new
-# one must schedule another.
+# No flag: a closed event loop (in tests) never runs its write, so a new one must schedule it.
 _scheduled_in: asyncio.AbstractEventLoop | None = None
 
 

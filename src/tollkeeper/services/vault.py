@@ -20,8 +20,7 @@ class Vault:
         self._master = master
 
     def derive(self, purpose: str, *context: bytes) -> bytes:
-        """Each part is hashed with its length, so different lists of parts never give the same
-        hash."""
+        """With their lengths, so different lists of parts never give the same hash."""
         mac = hmac.new(self._master, digestmod=hashlib.sha256)
         for part in (purpose.encode(), *context):
             mac.update(len(part).to_bytes(8, "big"))

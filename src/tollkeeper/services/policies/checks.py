@@ -1,8 +1,6 @@
-"""Applies policies to the request and the answer of one call.
-
-If an enforcing policy can't be judged, the call fails. Monitoring policies only record verdicts,
-and no call waits for them. In names, `watch` means judging monitoring policies.
-"""
+"""Applies policies to a call's request and answer. If an enforcing policy can't be judged, the call
+fails. Monitoring policies only record verdicts, and no call waits for them; `watch` means judging
+those."""
 
 import asyncio
 import time
@@ -44,8 +42,7 @@ _log = structlog.get_logger("tollkeeper.policies")
 
 @dataclass(frozen=True, slots=True)
 class JudgedContent:
-    """A request or an answer. `unread` is what the judge can't read, such as images. For an answer,
-    `context` is the end of the request."""
+    """For an answer, `context` is the end of the request. `unread` is what the judge can't read."""
 
     organization_id: OrganizationId
     text: str
@@ -103,8 +100,7 @@ class Evidence(msgspec.Struct):
     def expect(
         self, policies: Sequence[ActivePolicy], direction: Direction, unread: tuple[str, ...] = ()
     ) -> None:
-        """All policies have the same mode. Once the content is known, a second call replaces the
-        first."""
+        """Of the same mode. Once the content is known, a second call replaces the first."""
         key = (policies[0].mode.value, direction.value)
         self._expected[key] = _Expected(policies, unread, _now_ms())
 
@@ -221,9 +217,8 @@ class PolicyChecks:
         return task
 
     def call_ended(self, check: asyncio.Task[None]) -> None:
-        """Must be called when a started check's call has ended. The check goes on in the background
-        if there's room, so its verdicts are recorded. Otherwise it's cancelled, and they're
-        missing."""
+        """Call this when a started check's call has ended. If there's room, the check goes on in
+        the background and its verdicts are recorded. Otherwise they're missing."""
         content = self._started_checks.get(check)
         if content is None:
             return

@@ -56,8 +56,7 @@ class PolicyDirectory:
     async def _read(
         self, connection: Connection, epochs: Mapping[OrganizationId, int]
     ) -> dict[OrganizationId, PolicySet]:
-        """All together, and without the versions that are cached, because all calls that are
-        admitted together wait for this."""
+        """Without cached versions, because all calls admitted together wait for this."""
         published: dict[OrganizationId, list[PublishedPolicy]] = {
             organization_id: [] for organization_id in epochs
         }

@@ -40,8 +40,7 @@ from tollkeeper.runtime.fair_queue import FairTurns, share
 from tollkeeper.runtime.timeouts import timeout_at
 from tollkeeper.services.policies.judge_slots import JudgeLoad, JudgeSlots
 
-# Counts a question that the judge's backend may charge for. Takes the organization, the judge's
-# model, the usage (None if not reported) and the reported cost in picousd (0 if none).
+# Takes organization, judge's model, usage (None: not reported) and reported picousd (or 0).
 JudgeMeter: TypeAlias = Callable[[OrganizationId, Model, Usage | None, int], None]
 
 
@@ -54,8 +53,7 @@ _NO_PROJECT = ProjectId(_NO_ID)
 # For questions of an operator who tries a rule or checks the judge.
 _OPERATOR = OrganizationId(_NO_ID)
 _CACHED_MAX = 20_000
-# A rejected window may be too long for the judge's context, so it's split in two, again and again,
-# down to this many characters.
+# A rejected window may be too long for the judge, so it's halved down to this many characters.
 _HALVED_LENGTH_MIN = 400
 # In hexadecimal digits; see `Window.quotation`.
 _FENCE_LENGTH = 16
@@ -130,12 +128,11 @@ class Opinion(msgspec.Struct, gc=False):
 
 
 class _ScoreCache:
-    """When it's full, an organization with more than seven eighths of the scores displaces its own,
-    never all of the others'."""
+    """An organization with over seven eighths displaces its own scores, never all of the
+    others'."""
 
     def __init__(self) -> None:
-        # By the keys of question and window. The least recently used organization and score come
-        # first.
+        # By question and window. The least recently used organization and score come first.
         self._scores: OrderedDict[OrganizationId, OrderedDict[tuple[str, bytes], float]]
         self._scores = OrderedDict()
         self._count = 0
@@ -223,8 +220,8 @@ class Judge:
             yield Window(section, self._secret, config.examples, context)
 
     def questions_at_once(self, asker: Asker) -> int:
-        """A watching asker only starts as many as there are free slots, so that not all its
-        questions queue."""
+        """Only as many as there are free slots for a watching asker, so not all its questions
+        queue."""
         if not asker.watching:
             return self.config.concurrency
         return self._slots.free_for_watching(asker.organization_id)
@@ -315,8 +312,8 @@ class Judge:
         )
 
     def _salt(self, organization_id: OrganizationId) -> str | None:
-        """Separates the organization's texts in the judge's prefix cache. None if the backend takes
-        no salt."""
+        """Keeps the organization apart in the judge's prefix cache. None if the backend takes no
+        salt."""
         if not self._model.isolates_cache:
             return None
         return isolated_text(
@@ -342,8 +339,7 @@ class Window:
 
     @asynccontextmanager
     async def after_first_question(self) -> AsyncIterator[None]:
-        """The other questions wait until the first one has ended, with or without an answer. Not
-        for short texts."""
+        """The others wait until the first one has ended, answered or not. Not for short texts."""
         if len(self._context) + len(self.text) < _WARM_UP_LENGTH_MIN:
             yield
         elif self._first_question_ended is not None:

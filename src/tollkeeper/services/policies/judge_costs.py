@@ -1,8 +1,6 @@
-"""Counts the judge's tokens and cost by organization, backend, model and UTC day.
-
-Sums are written every few seconds, because the judge may answer a thousand questions about one
-text. A killed process loses what it hasn't written.
-"""
+"""Counts the judge's tokens and cost by organization, backend, model and UTC day. Sums are written
+every few seconds, because there may be a thousand questions about one text. A killed process loses
+what it hasn't written."""
 
 import structlog
 
@@ -48,8 +46,7 @@ class JudgeCosts:
             used.cached_tokens = usage.cached_tokens
             used.cache_write_tokens = usage.cache_write_tokens + usage.cache_write_1h_tokens
             used.output_tokens = usage.completion_tokens
-            # The catalogue only has the model if clients can call it too. Otherwise the cost stays
-            # 0.
+            # Only there if clients can call the model too. Otherwise the cost stays 0.
             catalogued_model = self._current.catalog.find_upstream(
                 judge.backend, judge.upstream_model
             )

@@ -1,5 +1,5 @@
-"""Reads a trial's sample texts from JSON lines or CSV. A line has a text, or a request with its
-answer, and maybe a label (yes or no)."""
+"""Reads a trial's texts from JSON lines or CSV: a text, or a request with its answer, maybe
+labelled."""
 
 import codecs
 import csv

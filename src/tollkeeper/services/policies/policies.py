@@ -155,8 +155,8 @@ class Policies:
         return policy
 
     async def applying(self, call: Call) -> tuple[ActivePolicy, ...]:
-        """Raises NotFound if the call names an unpublished policy. Preliminary: admission reads the
-        policies again."""
+        """Raises NotFound for an unpublished policy. Preliminary: admission reads the policies
+        again."""
         async with self._database.snapshot(call.organization_id) as connection:
             current = await self._current(connection, call.organization_id)
         return current.applying(call.project_id, call.policy_ids)

@@ -1,8 +1,6 @@
-"""Limits an organization's administration requests, per process.
-
-All organizations share the database, so a request beyond the rate is rejected before its body is
-read. If its key was used recently, even the database isn't read.
-"""
+"""Limits an organization's administration requests, per process. All organizations share the
+database, so a request beyond the rate is rejected before its body is read, and if its key was used
+recently, even before a query."""
 
 from collections import OrderedDict
 
@@ -27,8 +25,7 @@ class AdministrationRate:
         self._organizations: OrderedDict[bytes, OrganizationId] = OrderedDict()
 
     def require_room(self, presented_key: str) -> None:
-        """Raises RateLimited if the key is known and its organization has used up its rate. Doesn't
-        count."""
+        """If the key is known and its organization's rate is used up. Doesn't count."""
         organization_id = self._organizations.get(key_digest(presented_key))
         if organization_id is not None:
             self._require_rate(organization_id)

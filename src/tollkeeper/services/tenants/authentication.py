@@ -44,8 +44,7 @@ class Authentication:
         self._cached: dict[bytes, CachedKey] = {}
 
     async def authenticate(self, presented_key: str) -> Caller:
-        """Reads the key from the database each time, so a revocation takes effect with the next
-        request."""
+        """Reads the key each time, so a revocation takes effect with the next request."""
         kind = key_kind(presented_key)
         if kind is None:
             raise Unauthenticated(_INVALID_KEY)

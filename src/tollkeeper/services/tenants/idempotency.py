@@ -1,8 +1,5 @@
-"""Lets clients repeat a creation safely: an Idempotency-Key creates only one resource.
-
-Its record is written in the resource's transaction. So a concurrent request never creates a second
-resource, and a failed creation leaves no record.
-"""
+"""Lets clients repeat a creation safely. The Idempotency-Key's record is written in the resource's
+transaction, so a concurrent request never creates a second one, and a failure leaves no record."""
 
 import hashlib
 from dataclasses import dataclass
@@ -28,8 +25,7 @@ class IdempotentRequest:
 
     @property
     def record_key(self) -> records.RecordKey:
-        # Only a digest is stored: the key itself decrypts the stored secret, so it mustn't be in
-        # the database.
+        # Stored as a digest only: the key decrypts the stored secret, so it mustn't be there too.
         digest = hashlib.sha256(self.key.encode()).digest()
         return records.RecordKey(self.organization_id, self.operation, digest)
 

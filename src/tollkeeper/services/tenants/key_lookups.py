@@ -1,9 +1,6 @@
-"""Looks up many API keys by digest in one SQL statement.
-
-Lookups that arrive while a statement runs wait for the next one, so none returns data that was read
-before it began. All organizations share the statements, because nobody knows a key's organization
-yet.
-"""
+"""Looks up many API keys in one SQL statement. Lookups that arrive while one runs wait for the
+next, so none returns data read before it began. All organizations share the statements, because
+nobody knows a key's organization yet."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

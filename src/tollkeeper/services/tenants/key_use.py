@@ -1,8 +1,5 @@
-"""Remembers when each API key was last used, and writes many of these times together.
-
-`services.upkeep` writes them at an interval. A queue (`services.batches`) wouldn't fit: a key
-that's used a thousand times needs only one write.
-"""
+"""Remembers when each API key was last used; `services.upkeep` writes the times. No queue
+(`services.batches`): a key that's used a thousand times needs only one write."""
 
 from collections.abc import Iterator
 from typing import TypeAlias

@@ -70,8 +70,7 @@ class Organizations:
             before = await _find(connection, organization_id)
             if before.archived_at is not None:
                 return before
-            # Admission takes this too, so every admission that has read an active project ends
-            # first.
+            # Admission takes this too, so those that have read an active project end first.
             await lock_account_rows(connection, organization_id)
             after = replace(before, archived_at=self._clock())
             assert after.archived_at is not None

@@ -63,8 +63,8 @@ class ProjectKeys:
     async def project_key_create(
         self, project_id: ProjectId, name: str, request: IdempotentRequest
     ) -> tuple[ProjectKey, str | None]:
-        """For a client. A repeated Idempotency-Key returns the first key again, but after a day
-        without its value."""
+        """For a client. A repeated Idempotency-Key returns the same key, after a day without its
+        value."""
         minted = mint_key(KeyKind.PROJECT)
         key_id = KeyId(uuid4())
         async with self._database.transaction(request.organization_id) as connection:
@@ -298,8 +298,8 @@ class ProjectKeys:
         models: tuple[str, ...] = (),
         is_replacement: bool = False,
     ) -> ProjectKey:
-        # So the project can't be archived before the key is there, and concurrent creations can't
-        # exceed the limit.
+        # So the project can't be archived meanwhile, and concurrent creations can't exceed the
+        # limit.
         project = await projects.find_and_lock(connection, organization_id, project_id)
         if project is None:
             raise NotFound("There is no such project.", param="project_id")

@@ -92,8 +92,7 @@ class Projects:
             before = await projects.find(connection, organization_id, project_id)
             if before is None:
                 raise NotFound("There is no such project.", param="project_id")
-            # Admission takes this too, so every admission that has read the active project ends
-            # first.
+            # Admission takes this too, so those that have read the active project end first.
             await lock_account_rows(connection, organization_id)
             await archive_project(connection, before, self._clock())
         return project_id
