@@ -47,15 +47,16 @@ async def test_the_value_opens_the_api_until_it_is_suspended(
 
 def test_a_list_of_models(program: Program, project: str) -> None:
     key = program.json("project-key", "create", project, "listed")["id"]
-    changed = program.json("project-key", "allow-models", key, "exam*", "claude-*")
-    assert changed["models"] == ["exam*", "claude-*"]
-    assert changed["unmatched_models"] == ["claude-*"]
+    changed = program.json("project-key", "allow-models", key, "exam*", "example")
+    assert changed["models"] == ["exam*", "example"]
+    refusal = program.refusal("project-key", "allow-models", key, "exam*", "claude-*")
+    assert refusal == "No model of the settings matches claude-*."
     rotated = program.json("project-key", "rotate", key)
     assert rotated["models"] == changed["models"]
     assert program.json("project-key", "allow-models", key, "--every")["models"] == []
     change = program.json("audit", "list", "--object", key)["data"][0]
     assert change["operation"] == "project_key_allow_models"
-    assert change["before"]["models"] == ["exam*", "claude-*"]
+    assert change["before"]["models"] == ["exam*", "example"]
     assert change["after"]["models"] == []
     program.json("project-key", "revoke", key)
     refusal = program.refusal("project-key", "allow-models", key, "exam*")

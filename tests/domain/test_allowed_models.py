@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.domain.allowed_models import ENTRIES_MAX, allows, checked_entries, unmatched
+from tollkeeper.domain.allowed_models import (
+    ENTRIES_MAX,
+    allows,
+    checked_entries,
+    require_matches,
+    unmatched,
+)
 from tollkeeper.domain.errors import InvalidRequest
 
 ids = st.text("ab/*", min_size=1, max_size=5)
@@ -44,6 +50,10 @@ def test_entries_without_a_model_are_named() -> None:
     entries = ("gpt-5", "gpt-*", "claude-*", "o3")
     assert unmatched(entries, ["gpt-5-mini", "o3"]) == ["gpt-5", "claude-*"]
     assert unmatched((), ["o3"]) == []
+    with pytest.raises(InvalidRequest, match=r"matches gpt-5, claude-\*\."):
+        require_matches(entries, ["gpt-5-mini", "o3"])
+    require_matches(("gpt-*", "o3"), ["gpt-5-mini", "o3"])
+    require_matches((), [])
 
 
 @pytest.mark.parametrize(

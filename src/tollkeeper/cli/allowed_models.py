@@ -8,7 +8,7 @@ import typer
 
 from tollkeeper.cli.command import Invocation, run_with_services
 from tollkeeper.cli.output import Record
-from tollkeeper.domain.allowed_models import unmatched
+from tollkeeper.domain.allowed_models import checked_entries, require_matches
 
 if TYPE_CHECKING:
     from tollkeeper.bootstrap.services import Services
@@ -20,16 +20,10 @@ def allow_models(
     invocation: Invocation, models: Sequence[str] | None, change: Change, *, every: bool
 ) -> Record:
     """Sets the list of allowed models with `change`, which returns the fields of the changed project or
-    key. `every` removes the list, so that every model is allowed. The output names the entries that
-    match no model in the settings."""
+    key. `every` removes the list, so that every model is allowed."""
     if bool(models) == every:
         raise typer.BadParameter("Give the models, or --every.")
     entries = models or ()
-    fields = run_with_services(invocation, lambda services: change(services, entries))
-    unmatched_entries = unmatched(entries, [model.id for model in invocation.settings().models])
-    note = (
-        f"No model of the settings matches: {', '.join(unmatched_entries)}."
-        if unmatched_entries
-        else ""
-    )
-    return Record({**fields, "unmatched_models": unmatched_entries}, note=note)
+    checked_entries(entries)
+    require_matches(entries, [model.id for model in invocation.settings().models])
+    return Record(run_with_services(invocation, lambda services: change(services, entries)))

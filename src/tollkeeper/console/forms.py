@@ -1,7 +1,7 @@
 """Reads values from forms and URLs. An error names the field with the invalid value."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from uuid import NAMESPACE_OID, UUID, uuid5
@@ -11,6 +11,8 @@ from starlette.datastructures import FormData, QueryParams, UploadFile
 from starlette.requests import Request
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.allowed_models import checked_entries, require_matches
+from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import InvalidRequest, NotFound, TollkeeperError
 from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.domain.reports import TIME_MAX
@@ -100,6 +102,13 @@ async def read_form(request: Request) -> Form:
     return Form(
         await request.form(max_fields=_FIELDS_MAX, max_files=1, max_part_size=_FIELD_BYTES_MAX)
     )
+
+
+def model_list(form: Form, models: Iterable[Model]) -> tuple[str, ...]:
+    """Reads a list of allowed models. Raises InvalidRequest if one of its entries matches no model."""
+    entries = checked_entries(form.words("models"))
+    require_matches(entries, [model.id for model in models])
+    return entries
 
 
 def organization_id(text: str) -> OrganizationId:

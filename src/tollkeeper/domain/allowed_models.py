@@ -20,6 +20,15 @@ def unmatched(entries: Iterable[str], model_ids: Sequence[str]) -> list[str]:
     ]
 
 
+def require_matches(entries: Iterable[str], model_ids: Sequence[str]) -> None:
+    """Raises InvalidRequest if an entry matches no model: it is probably misspelt, and a list with only
+    such entries would refuse every call."""
+    if strange := unmatched(entries, model_ids):
+        raise InvalidRequest(
+            f"No model of the settings matches {', '.join(strange)}.", param="models"
+        )
+
+
 def checked_entries(entries: Iterable[str]) -> tuple[str, ...]:
     """Raises InvalidRequest if an entry or the list is invalid."""
     checked = tuple(entries)

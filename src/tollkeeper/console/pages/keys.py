@@ -11,7 +11,7 @@ from tollkeeper.bootstrap.services import Services
 from tollkeeper.console.changes import FormAction, act, answer_form, form_of
 from tollkeeper.console.chosen import chosen_organization
 from tollkeeper.console.context import console_of, services_of, whole_console
-from tollkeeper.console.forms import Form, Refused, key_id, optional, project_id
+from tollkeeper.console.forms import Form, Refused, key_id, model_list, optional, project_id
 from tollkeeper.console.gateway_call import gateway_url
 from tollkeeper.console.pages.costs import month_spend
 from tollkeeper.console.pages.organizations import cap_period
@@ -157,7 +157,7 @@ ACTIONS: dict[str, FormAction[ProjectKey]] = {
         WORK,
         "The list of models is set.",
         lambda services, key, form: services.project_keys.project_key_allow_models(
-            key.id, form.words("models")
+            key.id, model_list(form, services.catalog.catalog.models)
         ),
     ),
     "rename": FormAction(

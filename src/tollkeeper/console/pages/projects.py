@@ -10,7 +10,7 @@ from tollkeeper.actions.own_services import AnyServices
 from tollkeeper.console.changes import FormAction, OwnFormAction, act, answer_form, done, form_of
 from tollkeeper.console.chosen import chosen_organization
 from tollkeeper.console.context import console_of, services_of
-from tollkeeper.console.forms import Form, Refused, organization_id, project_id
+from tollkeeper.console.forms import Form, Refused, model_list, organization_id, project_id
 from tollkeeper.console.pages.costs import month_spend
 from tollkeeper.console.pages.organizations import cap_period
 from tollkeeper.console.rendering import render
@@ -132,7 +132,7 @@ ACTIONS: dict[str, FormAction[Project]] = {
         WORK,
         "The list of models is set.",
         lambda services, project, form: services.projects.project_allow_models(
-            project.id, form.words("models")
+            project.id, model_list(form, services.catalog.catalog.models)
         ),
     ),
     "set-limits": FormAction(
