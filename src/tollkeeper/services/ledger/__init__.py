@@ -1,2 +1,1 @@
-"""Contains the use cases about money: admission, group commit, recovery, reconciliation, credit
-and costs."""
+"""The use cases about money."""

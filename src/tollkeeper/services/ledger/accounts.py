@@ -1,5 +1,5 @@
-"""Shows and changes the credit of organizations and the limits of projects, for operators. Each
-change locks the organization's account first, so that no call is admitted with the old values."""
+"""Credit and limits, for operators. Each change locks the organization's account first, so no call
+is admitted with the old values."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -30,8 +30,7 @@ GRANTS_PAGE_MAX = 1000
 REQUESTS_PER_MINUTE_MAX = 10_000_000
 CONCURRENCY_MAX = 1_000_000
 
-# The change of one limit: a new value, "default" to use the default of the settings, or None for no
-# change.
+# "default" is the settings' default, None means no change.
 LimitChange: TypeAlias = int | Literal["default"] | None
 
 
@@ -42,15 +41,11 @@ class Grant:
     amount_picousd: int
     kind: GrantKind
     note: str
-    # The balance right after the grant.
     balance: Balance
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Contains a limit's value, and tells whether the value is the default of the settings or the
-    project's own."""
-
     value: int
     is_default: bool
 
@@ -60,24 +55,16 @@ class LimitsInForce:
     project_id: ProjectId
     requests_per_minute: Limit
     concurrency: Limit
-    # The number of the project's calls in flight.
     live_holds: int
 
 
 @dataclass(frozen=True, slots=True)
 class OverageUse:
-    """Contains an organization's overage, and its overage bound (the limit for a negative balance that
-    overage causes)."""
-
-    # The granted credit minus the settled costs.
     balance_picousd: int
     overage_picousd: int
-    # None means no limit.
     bound_picousd: int | None
-    # True if the bound is the default of the settings.
     is_default: bool
-    # True if the balance fell below minus the bound. Then no call is admitted until an operator runs
-    # `overage clear`.
+    # Balance below minus the bound: no calls until an operator runs `overage clear`.
     stopped: bool
 
 
@@ -96,9 +83,8 @@ class Accounts:
         grant_id: UUID | None = None,
         within: Connection | None = None,
     ) -> Grant:
-        """Adds credit. A negative amount withdraws credit, at most the available credit. Without
-        `kind`, the change is booked as the kind `grant` or `withdrawal`. A second grant with the
-        same `grant_id` raises StateConflict. `within` is as in `Database.transaction`."""
+        """A negative amount withdraws, at most the available credit. A second grant with the same
+        `grant_id` raises StateConflict."""
         if amount_picousd == 0:
             raise InvalidRequest("A grant of 0 USD changes nothing.", param="amount")
         if len(note) > _NOTE_LENGTH_MAX or "\x00" in note:
@@ -137,8 +123,7 @@ class Accounts:
             return await accounts.find_grants(connection, organization_id, until, limit)
 
     async def credit_show(self, organization_id: OrganizationId) -> Balance:
-        """Returns the current balance. It includes settlements that are not yet folded into the account
-        row."""
+        """Includes settlements that aren't folded into the account row yet."""
         async with self._database.autocommit() as connection:
             balance = await accounts.find_balance(connection, organization_id)
         if balance is None:
@@ -148,9 +133,8 @@ class Accounts:
     async def overage_set(
         self, organization_id: OrganizationId, bound_picousd: int | None
     ) -> OverageUse:
-        """Sets the organization's overage bound; None means the default of the settings. The new
-        bound takes effect at the next admission, which stops the organization if its balance is
-        below the bound. This method does not end a stop."""
+        """None means the settings' default. The next admission stops the organization if it's below
+        the bound. Doesn't end a stop."""
         if bound_picousd is not None and not 0 <= bound_picousd <= PICOUSD_MAX:
             raise InvalidRequest("A bound is an amount of 0 USD or more.", param="bound")
         async with self._database.transaction() as connection:
@@ -162,7 +146,7 @@ class Accounts:
         return after
 
     async def overage_clear(self, organization_id: OrganizationId) -> OverageUse:
-        """Lets a stopped organization make calls again. Its balance must be within the bound."""
+        """The balance must be within the bound."""
         async with self._database.transaction() as connection:
             state = await self._lock(connection, organization_id)
             if state.is_below_bound:
@@ -309,8 +293,7 @@ async def book_grant(
     payment_id: str | None = None,
     grant_id: UUID | None = None,
 ) -> Grant:
-    """Writes a grant and its audit entry. The caller has locked the account; `state` is the
-    account's state."""
+    """The caller has locked the account."""
     _check_total(state, amount_picousd)
     grant_id = grant_id or uuid4()
     if not await accounts.insert_grant(
@@ -371,9 +354,8 @@ def _limit(own: int | None, default: int) -> Limit:
 
 
 def _with_rate(project: ProjectState, requests_per_minute: int) -> ProjectState:
-    """Returns the project with a new rate. The project's token bucket holds at most the requests of
-    one minute at the new rate. A full bucket stays full at the new rate, because a project without
-    recent requests is entitled to a full burst."""
+    """A full bucket stays full at the new rate: a project without recent requests gets a full
+    burst."""
     was_full = project.rate_units >= project.requests_per_minute * RATE_UNITS_PER_REQUEST
     full = requests_per_minute * RATE_UNITS_PER_REQUEST
     level = full if was_full else min(project.rate_units, full)

@@ -16,11 +16,10 @@ class Admissibility:
         self._clock = clock
 
     async def may_be_paid(self, call: Call) -> bool:
-        """Returns False if the organization's calls are stopped, or if the organization's credit does
-        not even suffice for the call's output, without the prompt. Admission will reject such a call
-        with an error that names the whole hold. Raises the same errors as admission about the key, the
-        project, the model and the rate. Reserves no credit and does not count for the rate limit.
-        Admission may still reject a call for which this method returns True."""
+        """Without the whole hold: False if calls are stopped, or the credit doesn't even cover the
+        output; admission's error then names the whole hold. Raises admission's errors about key,
+        project, model and rate. Reserves and counts nothing, so admission may still reject the
+        call."""
         output_only = Bounds(
             prompt_tokens=0,
             choices=call.choices,

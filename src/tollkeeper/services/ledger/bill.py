@@ -1,5 +1,4 @@
-"""Compares a provider's bill with the ledger, by UTC day and model. The bill is copied into
-PostgreSQL, which computes the sums and the differences."""
+"""Compares a provider's bill with the ledger, by UTC day and model, in PostgreSQL."""
 
 import csv
 import re
@@ -25,21 +24,19 @@ _DECIMALS_MAX = 40
 
 class Figure(StrEnum):
     REQUESTS = "requests"
-    # All input tokens, including cache reads and writes.
+    # Cache reads and writes included.
     INPUT_TOKENS = "input_tokens"
-    # Input tokens that were neither read from the provider's prompt cache nor written to it.
+    # Neither read from the provider's prompt cache nor written to it.
     UNCACHED_INPUT_TOKENS = "uncached_input_tokens"
     CACHED_INPUT_TOKENS = "cached_input_tokens"
     CACHE_WRITE_TOKENS = "cache_write_tokens"
     OUTPUT_TOKENS = "output_tokens"
-    # The cost in USD.
+    # In USD.
     COST = "cost"
 
 
 @dataclass(frozen=True, slots=True)
 class BillColumns:
-    """Tells which column of the bill file contains the day, the model, and each figure."""
-
     day: str
     model: str
     figures: dict[Figure, str]
@@ -48,8 +45,7 @@ class BillColumns:
 @dataclass(frozen=True, slots=True)
 class Bill:
     figures: tuple[Figure, ...]
-    # Each line contains the day (as the number of days since 1970), the provider's name for the
-    # model, and one amount for each figure.
+    # Day (since 1970), the provider's model name, one amount per figure.
     lines: Iterable[tuple[int, str, list[Decimal]]]
 
 
@@ -57,8 +53,7 @@ _DAY, _MODEL = "day", "model"
 
 
 def bill_columns(columns: Mapping[str, str]) -> BillColumns:
-    """Builds the columns from a mapping of `day`, `model` and figures to column names. `day`,
-    `model` and at least one figure are required."""
+    """`day`, `model` and at least one figure are required."""
     unknown = sorted(set(columns) - {_DAY, _MODEL, *Figure})
     if unknown:
         raise InvalidRequest(f"{unknown[0]} is not a figure that can be compared.", param="columns")
@@ -73,7 +68,6 @@ def bill_columns(columns: Mapping[str, str]) -> BillColumns:
 
 
 def named_values(text: str, param: str) -> dict[str, str]:
-    """Reads `name=value,name=value`."""
     values: dict[str, str] = {}
     for entry in text.split(","):
         name, separator, value = (piece.strip() for piece in entry.partition("="))
@@ -84,7 +78,7 @@ def named_values(text: str, param: str) -> dict[str, str]:
 
 
 def tolerance_of(text: str) -> Tolerance:
-    """Reads a tolerance: a percentage (`0.5%`) or an amount in USD (`0.01`)."""
+    """A percentage (`0.5%`) or USD (`0.01`)."""
     number = text.removesuffix("%")
     whole, _, fraction = number.partition(".")
     is_number = text.isascii() and whole.isdigit() and (fraction or "0").isdigit()
@@ -98,7 +92,7 @@ def tolerance_of(text: str) -> Tolerance:
 
 
 def day_number(text: str) -> int:
-    """Converts a day such as 2026-09-01 to the number of days since 1970."""
+    """Days since 1970."""
     try:
         return (date.fromisoformat(text) - _EPOCH).days
     except ValueError:
@@ -110,14 +104,13 @@ def shown_day(day: int) -> str:
 
 
 def plain_number(value: Decimal) -> str:
-    """Formats a number exactly, without exponent and trailing zeros."""
+    """Exactly, without exponent and trailing zeros."""
     text = format(value, "f")
     return (text.rstrip("0").rstrip(".") if "." in text else text) or "0"
 
 
 def read_bill(lines: Iterable[str], columns: BillColumns) -> Bill:
-    """Returns the bill. Its lines are read from the file only when the caller iterates over
-    them."""
+    """The file is only read while the caller iterates over the lines."""
     return Bill(tuple(columns.figures), _lines(csv.reader(lines, strict=True), columns))
 
 
@@ -171,8 +164,7 @@ def _column_index(header: list[str], name: str) -> int:
 
 
 def _number(reader: Iterator[list[str]], figure: Figure, column: str, text: str) -> Decimal:
-    """Reads a count or an amount in USD. An empty cell means zero, because providers export zeros
-    as empty cells."""
+    """A count or USD. Providers export zeros as empty cells."""
     text = text.strip()
     if not text:
         return Decimal(0)
@@ -197,8 +189,7 @@ def _number(reader: Iterator[list[str]], figure: Figure, column: str, text: str)
 
 
 def _day(reader: Iterator[list[str]], column: str, text: str) -> int:
-    """Converts a date or a timestamp to its UTC day, as the number of days since 1970. A timestamp
-    without a zone is in UTC."""
+    """Of a date or a timestamp, as days since 1970. No zone means UTC."""
     text = text.strip()
     try:
         if len(text) == len("2026-09-01"):
@@ -215,19 +206,19 @@ def _day(reader: Iterator[list[str]], column: str, text: str) -> int:
 
 
 def _invalid_line(reader: Iterator[list[str]], problem: str) -> InvalidRequest:
-    # `line_num` counts lines of the file, so a line break inside quotes counts too.
+    # Counts lines of the file, so also breaks inside quotes.
     line = getattr(reader, "line_num", 0)
     return InvalidRequest(f"Line {line} {problem}.", param="file")
 
 
-# The maximum number of pairs of day and model in a bill. A real bill of one backend has fewer.
+# Pairs of day and model. A real bill of one backend has fewer.
 ENTRIES_MAX = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class BillDay:
     day: int
-    # The provider's name for the model.
+    # As the provider calls it.
     model: str
     figures: tuple[ComparedFigure, ...]
 
@@ -271,11 +262,9 @@ class BillReconciliation:
         days: tuple[int | None, int | None] = (None, None),
         reported: bool = False,
     ) -> BillComparison:
-        """Compares the bill with the ledger. `days` contains the first and the last day to compare;
-        None means the first or last day in the bill. `names` maps the gateway's model ids to the
-        provider's model names. For a model that is not in `names`, the catalogue's upstream name is
-        used. With `reported`, compares the cost that the backend reported in its answers instead of
-        the charged cost."""
+        """`days` are the first and last, None the bill's own. `names` maps our model ids to the
+        provider's names; others use the catalogue's upstream name. `reported` compares the cost
+        from the backend's answers, not the charged one."""
         names = {**dict(_catalog_names(catalog, backend)), **names}
         primary = tuple(model.id for model in catalog.models if model.backend == backend)
         async with self._database.transaction() as connection:
@@ -307,8 +296,7 @@ class BillReconciliation:
 
 
 async def _require_known(connection: Connection, backend: str) -> None:
-    """Raises if the ledger contains no usage of the backend. The ledger may contain usage of a
-    backend that is no longer in the catalogue."""
+    """In the ledger: the backend may be gone from the catalogue."""
     known = await backend_usage.find_backends(connection)
     if backend not in known:
         listed = ", ".join(known) or "none"
@@ -319,7 +307,6 @@ async def _require_known(connection: Connection, backend: str) -> None:
 
 
 def _catalog_names(catalog: Catalog, backend: str) -> Iterator[tuple[str, str]]:
-    """Yields the id of each model that this backend serves, with the backend's name for it."""
     for model in catalog.models:
         for backend_model in model.by_backend:
             if backend_model.backend == backend:

@@ -1,8 +1,5 @@
-"""Resolves many unsettled reservations, for an operator or by the rule in the settings.
-
-Changes only unsettled reservations. Each batch is one transaction, and a reservation is resolved only
-once, so the work can be interrupted and repeated at any time.
-"""
+"""Resolves many unsettled reservations, for an operator or by the settings' rule. Each batch is one
+transaction, and none resolves a reservation twice, so you can interrupt and repeat it anytime."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,9 +24,7 @@ _HOUR_S = 3600
 
 
 class BulkAction(StrEnum):
-    # Charges the whole hold.
     SETTLE_HOLD = "settle_hold"
-    # Charges nothing.
     RELEASE = "release"
 
 
@@ -78,8 +73,6 @@ class BulkResolution:
         organization_id: OrganizationId | None = None,
         models: tuple[str, ...] | None = None,
     ) -> Backlog:
-        """Returns the totals of reservations that have been unsettled for more than
-        `older_than_s`."""
         async with self._database.autocommit() as connection:
             marked_before = await read_time(connection, seconds_ago=older_than_s)
             selection = UnsettledSelection(marked_before, organization_id, models)
@@ -93,9 +86,8 @@ class BulkResolution:
         resolved_by: str = _RESOLVED_BY,
         on_progress: Callable[[int], None] = lambda _: None,
     ) -> Resolved:
-        """Resolves the selected reservations in batches. After each batch, calls `on_progress` with
-        the number of reservations visited so far. The result does not count reservations that
-        another process has resolved in the meantime."""
+        """`on_progress` gets the number visited so far. The result leaves out what other processes
+        resolved meanwhile."""
         visited, resolved, hold_picousd = 0, 0, 0
         after = FIRST_KEY
         while True:
@@ -121,8 +113,7 @@ class BulkResolution:
         )
 
     async def fold(self, organizations: Sequence[OrganizationId]) -> None:
-        """Folds resolutions into the accounts: adds the unspent parts of resolved holds. Otherwise
-        the organization's next call would have to fold thousands of rows."""
+        """Otherwise the organization's next call would have to fold thousands of rows."""
         for organization_id in sorted(set(organizations)):
             async with self._database.transaction() as connection:
                 await ledger.use_asynchronous_commit(connection)

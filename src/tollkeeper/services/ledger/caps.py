@@ -1,5 +1,5 @@
-"""Shows and changes caps, for operators. Each change locks the organization's account first, so that
-no call is admitted with the old values."""
+"""Caps, for operators. Each change locks the organization's account first, so no call is admitted
+with the old values."""
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.admission import DefaultLimits
@@ -27,9 +27,8 @@ class Caps:
         project_id: ProjectId | None = None,
         key_id: KeyId | None = None,
     ) -> CapUse:
-        """Sets a cap of the organization, of a project or of a key; each can have one for each
-        period. If the cap is below the amount already held and spent, new calls are rejected, and
-        calls in flight continue."""
+        """One per owner and period. If it's below what's held and spent, new calls are rejected,
+        and calls in flight continue."""
         if not 0 <= amount_picousd <= PICOUSD_MAX:
             raise InvalidRequest("A cap is an amount of 0 USD or more.", param="amount")
         cap = Cap(amount_picousd, period)
@@ -54,8 +53,7 @@ class Caps:
         key_id: KeyId | None = None,
         period: CapPeriod | None = None,
     ) -> None:
-        """Removes a cap of the key, the project or the organization itself: the cap of the given
-        period or, without `period`, all caps. Succeeds even if there is no cap."""
+        """No period means all caps of the owner. Succeeds even if there is none."""
         async with self._database.transaction() as connection:
             owner = await self._lock(connection, organization_id, project_id, key_id)
             for found, before in (await caps.find_caps(connection, owner)).items():
@@ -64,16 +62,14 @@ class Caps:
                     await _record(connection, "cap_clear", owner, before, None)
 
     async def cap_show(self, organization_id: OrganizationId) -> list[CapUse]:
-        """Returns all caps: first the caps of the organization itself, then the caps of its
-        projects, then the caps of keys."""
+        """First the organization's own, then its projects', then keys'."""
         async with self._database.autocommit() as connection:
             if await organizations.find(connection, organization_id) is None:
                 raise no_organization(organization_id)
             return await caps.find_uses(connection, organization_id)
 
     async def cap_show_of_key(self, organization_id: OrganizationId, key_id: KeyId) -> list[CapUse]:
-        """Returns the caps of one key, without the caps of its project and organization. Rotated
-        keys share the caps of the first key in their chain."""
+        """Only the key's own. Rotated keys share the caps of the first in their chain."""
         async with self._database.autocommit() as connection:
             first_key_and_project = await caps.find_first_key(connection, organization_id, key_id)
             if first_key_and_project is None:

@@ -1,5 +1,4 @@
-"""Computes the digest of a close. The digest also covers the previous close, so that the closes form a
-chain."""
+"""The digest of a close covers the previous one, so the closes form a chain."""
 
 import hashlib
 
@@ -7,15 +6,14 @@ from tollkeeper.domain.months import Month
 from tollkeeper.storage import ledger_months
 from tollkeeper.storage.database import Connection
 
-# Stands for the digest of the previous close in the digest of the first close.
 _NO_CLOSE_BEFORE = bytes(32)
 
 
 async def close_digest(
     connection: Connection, month: Month, reservations: int, previous_digest: bytes | None
 ) -> bytes:
-    """Returns the SHA-256 of the previous digest, the month, its number of reservations, and the
-    rows of its close as they are stored now."""
+    """Over the previous digest, the month, its number of reservations, and its close's stored
+    rows."""
     digest = hashlib.sha256(previous_digest or _NO_CLOSE_BEFORE)
     digest.update(f"close|{month.number}|{reservations}\n".encode())
     async for row in ledger_months.stream_close_rows(connection, month):

@@ -13,10 +13,9 @@ from tollkeeper.domain.statements import model_of
 @dataclass(frozen=True, slots=True)
 class CostGrouping:
     title: str
-    # What is read to group by it.
     dimension: CostDimension
     group: Callable[[CostRow], str]
-    # The columns of a group: what it's called and, if that's an id, its name.
+    # What it's called and, if that's an id, its name.
     columns: tuple[str, ...]
 
 
@@ -46,7 +45,6 @@ COST_GROUPINGS = {
         columns=("line_item",),
     ),
 }
-# How each dimension of a report is shown.
 GROUPING_OF = {
     CostDimension.PROJECT_ID: COST_GROUPINGS["project"],
     CostDimension.API_KEY_ID: COST_GROUPINGS["key"],
@@ -57,8 +55,7 @@ GROUPING_OF = {
 def cost_table(
     buckets: Sequence[CostBucket], groupings: Sequence[CostGrouping], names: Mapping[str, str]
 ) -> list[tuple[str, ...]]:
-    """Returns a header and a row for each day and group with a cost: what every file of costs contains.
-    `names` maps ids to names."""
+    """The header, then a row per day and group with a cost: every file of costs has these."""
     amounts: dict[tuple[str, ...], int] = defaultdict(int)
     for bucket in buckets:
         for row in bucket.rows:

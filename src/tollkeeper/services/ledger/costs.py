@@ -1,5 +1,4 @@
-"""Reports costs by day, page by page. Reads the daily roll-up: sums that are updated at each
-settlement."""
+"""Costs by day, page by page, from the daily roll-up that settlements update."""
 
 import base64
 import binascii
@@ -28,12 +27,12 @@ from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.sums import Unsettled
 
 _CURSOR = "cost-cursor"
-# The first day that is not reported yet, and the day after the last one, in days since 1970.
+# First unreported day, and the day after the last one, since 1970.
 _POSITION = struct.Struct(">qq")
-# A page with more rows than this has fewer days than requested, but at least one. The rows of a page
-# are read and written in one step of the event loop, and all calls of the process wait for this step.
+# Longer pages get fewer days, at least one: a page is read and written in one step of the event
+# loop, and all calls wait for it.
 _ROWS_MAX = 1000
-# Ten years. A whole report is built in memory, so longer reports are rejected.
+# Ten years. A whole report is built in memory.
 WHOLE_REPORT_DAYS_MAX = 3660
 
 
@@ -110,9 +109,8 @@ class Costs:
     def _write_cursor(
         self, organization_id: OrganizationId, query: CostQuery, remaining: DayRange
     ) -> str:
-        """Creates an opaque, signed cursor, which is valid only for this organization and these
-        filters. The cursor contains the end of the remaining days, so that a report without an end
-        time has the same end on all pages."""
+        """Signed, and valid only for this organization and these filters. Has the end, so that a
+        report without an end time ends at the same time on all pages."""
         payload = _POSITION.pack(remaining.first, remaining.end)
         signed = self._vault.sign(payload, _CURSOR, *_binding(organization_id, query))
         return base64.urlsafe_b64encode(signed).decode().rstrip("=")
@@ -125,8 +123,7 @@ class Costs:
         except (binascii.Error, ValueError):
             raise _bad_cursor() from None
         payload = self._vault.verify(signed, _CURSOR, *_binding(organization_id, query))
-        # Several base64 texts decode to the same bytes. Accept only the text that `_write_cursor`
-        # creates.
+        # Several base64 texts decode to the same bytes; accept only ours.
         canonical = base64.urlsafe_b64encode(signed).decode().rstrip("=")
         if payload is None or len(payload) != _POSITION.size or canonical != page:
             raise _bad_cursor()
@@ -137,12 +134,12 @@ class Costs:
 async def _read(
     connection: Connection, organization_id: OrganizationId, query: CostQuery, days: DayRange
 ) -> tuple[DayRange, Unsettled, list[CostRow]]:
-    """Reads the costs and the unsettled calls of as many of these days as have at most `_ROWS_MAX`
-    rows, but of at least one day. Also returns which days were read."""
+    """As many days as have at most `_ROWS_MAX` rows, at least one. Also returns the days it
+    read."""
     project_ids, api_key_ids = query.project_ids, query.api_key_ids
     while True:
-        # Count unsettled calls before reading the costs. Then a call that is settled in between appears
-        # twice, as unsettled and as a cost, but is never missing from both.
+        # Before the costs: a call that's settled in between then appears twice, but is never
+        # missing.
         unsettled = await sums.sum_unsettled(
             connection, organization_id, days, project_ids=project_ids, api_key_ids=api_key_ids
         )

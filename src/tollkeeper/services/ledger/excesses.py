@@ -1,8 +1,6 @@
-"""Remembers which models have lately cost more than their holds, so that admission expects it again.
-
-A settlement that exceeds its hold writes the case in its own transaction. Each process reads the
-cases of all processes every few seconds, so a process protects itself at once, and the others soon.
-"""
+"""Remembers which models lately cost more than their holds, so that admission expects it again.
+Settlements write the cases in their own transaction, and each process reads everybody's every few
+seconds: a process protects itself at once, the others soon."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,10 +13,10 @@ from tollkeeper.storage import excesses
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.reachability import RETRY_AFTER_S
 
-# The time after which a process stops waiting for the database. The next run tries again.
+# The next run tries again.
 _LOAD_TIMEOUT_S = 5.0
-# A case is not written if a case at least as large was noted within this time. So a model that always
-# exceeds its holds does not make all settlements of all processes wait for one row.
+# A case isn't written if one as large was noted this recently. Otherwise all settlements of a model
+# that always exceeds would wait for one row.
 _REPEATED_S = 3600
 
 
@@ -27,12 +25,10 @@ class Excesses:
         self._database = database
         self._clock = clock
         self._by_model: dict[str, tuple[Excess, ...]] = {}
-        # The cases of this process that the load in progress may not have seen; None if there is no
-        # load in progress.
+        # Cases that a running load may not have seen; None if none runs.
         self._noted_meanwhile: list[Excess] | None = None
         self._loading = asyncio.Lock()
         self._loads_ended = 0
-        # Whether the database was read at least once.
         self.loaded = False
 
     def of(self, model: str) -> tuple[Excess, ...]:
@@ -52,9 +48,8 @@ class Excesses:
             self._noted_meanwhile.append(case)
 
     async def load_first(self) -> None:
-        """Waits until the database was read once. Otherwise a new process would admit a burst that
-        the other processes refuse. Calls that arrive during a load share its failure; otherwise each
-        would wait for the deadlines of all earlier ones."""
+        """Otherwise a new process would admit a burst that the others refuse. Calls that arrive
+        during a load share its failure, so none waits for earlier ones' deadlines."""
         ended = self._loads_ended
         async with self._loading:
             if self.loaded:
@@ -64,19 +59,18 @@ class Excesses:
             await self._load()
 
     async def load(self) -> None:
-        """Reads the cases of all processes. Cases that an operator has forgotten are then gone."""
+        """What an operator has forgotten is then gone here too."""
         async with self._loading:
             await self._load()
 
     async def overage_models(self) -> Sequence[Excess]:
-        """Returns the cases that still count, newest first, at most one for each model, backend and
-        day."""
+        """Those that still count, newest first, one per model, backend and day."""
         async with self._database.autocommit() as connection:
             return await excesses.find_recent(connection, self._clock())
 
     async def overage_forget(self, model: str, backend: str | None = None) -> None:
-        """Forgets the cases of a model, at one backend or at all, for example because its settings
-        were corrected. Each gateway follows within seconds."""
+        """No backend means all. For example once the settings are corrected. Gateways follow within
+        seconds."""
         async with self._database.transaction() as connection:
             forgotten = await excesses.forget(connection, model, backend)
             if not forgotten:

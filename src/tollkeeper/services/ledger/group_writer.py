@@ -1,5 +1,4 @@
-"""Collects items from concurrent callers and writes them in batches (group commit). Each caller
-gets the result of its own item."""
+"""Group commit: batches the items of concurrent callers, and each gets its own item's result."""
 
 import asyncio
 import sys
@@ -20,14 +19,12 @@ R = TypeVar("R")
 
 BATCH_MAX = 256
 QUEUED_MAX = 20_000
-# The maximum number of queued items of one owner, in a queue whose owners take turns.
+# Only if the owners take turns.
 QUEUED_OF_OWNER_MAX = 5_000
-# The number of event loop iterations that a queue waits before it writes the first batch. Calls that
-# run at the same time reach the queue in successive iterations. If they share a batch, the gateway
-# and the database need less CPU. An iteration of an idle process takes a few microseconds.
+# Event loop iterations before the first batch. Calls that run together reach the queue in
+# successive iterations, and sharing a batch saves CPU. Idle, one takes microseconds.
 _TURNS_BEFORE_FIRST_BATCH = 3
-# The number of calls that get a result in one iteration of the event loop. Each call then runs for
-# some tenths of a millisecond.
+# Each call that gets its result then runs for some tenths of a millisecond.
 _RESULTS_PER_TURN = 8
 
 
@@ -42,36 +39,27 @@ def _wait_for_turns(count: int) -> Generator[None, None, None]:
 
 
 class Handout(FairTurns):
-    """Delivers the results of a batch to the waiting calls, a few in each iteration of the event
-    loop, so that these calls do not block the other calls of a busy process."""
+    """Gives waiting calls their results, a few in each iteration of the event loop, so that they
+    don't block the others of a busy process."""
 
     def __init__(self, is_busy: Callable[[], bool]) -> None:
-        """`is_busy` tells whether the process has so much work that calls must take turns."""
+        """`is_busy`: whether calls must take turns."""
         super().__init__(_RESULTS_PER_TURN)
         self._is_busy = is_busy
 
     @property
     def is_needed(self) -> bool:
-        """Tells whether results must be delivered with `add`. If not, the caller may deliver all
-        results at once."""
+        """If not, results may all be delivered at once."""
         return len(self) > 0 or self._is_busy()
 
 
 class GroupQueue(Generic[T, R]):
-    """Queues items that are written in batches, each with a future for its result. If no write is
-    running, an item is written with the items of the next event loop iterations. Items that arrive
-    during a write form the next batch.
-
-    `work` gets the queue, and runs as a task while items wait. `work` takes one batch after the
-    other with `take` until the queue is empty, and finishes each batch with `give` or `fail`.
-
-    With `owner`, the owners of items take turns, so that an owner with thousands of items delays
-    only its own items. With `in_order`, items are written in the order of their arrival, and owners
-    take turns only when results are delivered.
-
-    While `handout.is_needed`, the `handout` delivers the results, a few at a time. Otherwise all
-    callers of a batch get their results at once.
-    """
+    """If no write is running, an item is written with those of the next event loop iterations; what
+    arrives during a write forms the next batch. `work` runs as a task while items wait: it takes
+    batches with `take` until the queue is empty, and ends each with `give` or `fail`. With `owner`,
+    owners take turns, so one with thousands of items delays only its own. With `in_order`, items
+    are written as they arrive, and only results are delivered in turns, while
+    `handout.is_needed`."""
 
     def __init__(
         self,
@@ -90,12 +78,10 @@ class GroupQueue(Generic[T, R]):
         self._handout = handout
         self._queued_max = sys.maxsize if queued_max is None else queued_max
         assert self._queued_max >= BATCH_MAX
-        # The items that were neither taken into a batch nor withdrawn, in order of arrival.
+        # Neither taken nor withdrawn, in order of arrival.
         self._queued: dict[Future[R], T] = {}
-        # The futures of these items, by owner, if there are at least as many items as fit in a batch.
-        # It may also contain futures whose items were withdrawn.
+        # Their futures by owner, once there's a whole batch. Some may be of withdrawn items.
         self._turns: FairQueue[Future[R]] | None = None
-        # The batch that is being written.
         self._batch: dict[Future[R], T] = {}
         self._running: asyncio.Task[None] | None = None
 
@@ -105,7 +91,7 @@ class GroupQueue(Generic[T, R]):
 
     @property
     def items(self) -> dict[Future[R], T]:
-        """Returns the items that are queued or being written. Some may already have results."""
+        """Queued or being written; some may already have results."""
         return self._batch | self._queued
 
     @property
@@ -113,9 +99,8 @@ class GroupQueue(Generic[T, R]):
         return self._running is not None
 
     def submit(self, item: T, result: Future[R] | None = None) -> Future[R]:
-        """Queues the item and returns the future of its result. Cancelling the future does not
-        withdraw the item. For an item that moves here from another queue, `result` is the future
-        that its caller already waits for. Raises Unavailable if the queue is full."""
+        """Cancelling the future doesn't withdraw the item. `result` is the future of an item that
+        moves here from another queue. Raises Unavailable if the queue is full."""
         if result is None:
             result = Future()
         if len(self._queued) >= BATCH_MAX:
@@ -127,7 +112,6 @@ class GroupQueue(Generic[T, R]):
         return result
 
     def _await_turn(self, item: T, result: Future[R]) -> None:
-        """Queues an item that may not fit in the next batch in the lane of its owner."""
         if self._turns is None:
             lane_max = self._queued_max
             if self._lane is not _no_owner:
@@ -141,8 +125,7 @@ class GroupQueue(Generic[T, R]):
             raise Unavailable("The ledger is overloaded; try again.", retry_after_s=2) from None
 
     def withdraw(self, result: Future[R]) -> bool:
-        """Withdraws the item of this future. Returns False if the item is being written or was
-        written."""
+        """False if it's being written or was written."""
         if result not in self._queued:
             return False
         del self._queued[result]
@@ -152,7 +135,6 @@ class GroupQueue(Generic[T, R]):
         return True
 
     def take(self) -> dict[Future[R], T]:
-        """Takes the next batch from the queue. The batch is empty if no item waits."""
         if self._turns is None or len(self._queued) <= BATCH_MAX:
             self._batch, self._queued, self._turns = self._queued, {}, None
         else:
@@ -168,8 +150,7 @@ class GroupQueue(Generic[T, R]):
         return self._batch
 
     def give(self, batch: Mapping[Future[R], T], results: Sequence[R]) -> None:
-        """Delivers one result to each caller, in the order of the batch. Skips callers that no
-        longer wait."""
+        """In the batch's order. Skips callers that no longer wait."""
         handout = self._handout
         if handout is not None and handout.is_needed:
             for (waiting, item), result in zip(batch.items(), results, strict=True):
@@ -184,12 +165,11 @@ class GroupQueue(Generic[T, R]):
             return
 
     def fail(self, waiting: Iterable[Future[R]], error: Exception) -> None:
-        """Delivers a separate copy of the error to each caller."""
+        """A copy for each."""
         for future in waiting:
             if not future.done():
                 future.set_exception(copy_of_error(error))
-                # Mark the error as retrieved, so that the event loop does not log it if no caller
-                # waits.
+                # So the event loop doesn't log it if no caller waits.
                 future.exception()
 
     async def drain(self) -> None:
@@ -197,7 +177,7 @@ class GroupQueue(Generic[T, R]):
             await asyncio.wait([self._running])
 
     async def stop(self) -> None:
-        """Stops writing. Callers whose items are not written yet get an error."""
+        """Callers whose items aren't written yet get an error."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait([self._running])
@@ -207,7 +187,7 @@ class GroupQueue(Generic[T, R]):
             await _wait_for_turns(_TURNS_BEFORE_FIRST_BATCH)
             await self._work(self)
         except BaseException:
-            # The task was stopped or has a bug. Without an error, the callers would wait forever.
+            # Stopped, or a bug. Without an error, the callers would wait forever.
             waiting = self.items
             self._queued, self._turns = {}, None
             self.fail(waiting, Unavailable("The gateway is shutting down."))
@@ -219,16 +199,11 @@ class GroupQueue(Generic[T, R]):
 def writing(
     write: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
 ) -> Callable[[GroupQueue[T, R]], Awaitable[None]]:
-    """Returns the work of a queue whose batches are written by `write`, which gets a batch and
-    returns one result for each item, in order.
-
-    If `write` raises a `TollkeeperError`, the work cannot be done now and the whole batch fails.
-    Any other error means that nothing was written and that one of the items is the cause. Then each
-    item is written separately, so that only the item that is the cause fails.
-    """
+    """The work of a queue: `write` returns one result per item, in order. A `TollkeeperError` from
+    it fails the whole batch, because it can't be done now. After any other error nothing was
+    written and one item is to blame, so each is written by itself, and only that one fails."""
 
     async def write_waiting(queue: GroupQueue[T, R]) -> None:
-        # Items of a batch that are still to be written, each separately.
         parts: list[dict[Future[R], T]] = []
         while batch := parts.pop() if parts else queue.take():
             try:
@@ -247,9 +222,8 @@ def writing(
 
 
 class QueuesByOwner(Generic[T, R]):
-    """Queues items in a separate queue for each owner, so that an owner whose items cannot be
-    written now does not delay the items of others. `write` is the same as in `writing`. No item is
-    rejected."""
+    """A queue per owner, so one whose items can't be written now doesn't delay others. Never full.
+    `write` is as in `writing`."""
 
     def __init__(
         self,
@@ -261,7 +235,7 @@ class QueuesByOwner(Generic[T, R]):
         self._work = writing(write)
         self._name = name
         self._owner = owner
-        # The queues that are not empty.
+        # Those that aren't empty.
         self._queues: dict[Hashable, GroupQueue[T, R]] = {}
 
     @property
@@ -284,7 +258,7 @@ class QueuesByOwner(Generic[T, R]):
         try:
             await self._work(queue)
         finally:
-            # No item can be lost here: there is no `await` since the queue was found empty.
+            # Loses no item: no `await` since the queue was found empty.
             del self._queues[owner]
 
 

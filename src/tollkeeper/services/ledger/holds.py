@@ -1,5 +1,4 @@
-"""Creates holds: the amounts reserved before calls are sent. Contains the queues in which holds
-wait, and the only code that admits or refuses holds."""
+"""Creates holds: their queues, and the only code that admits or refuses them."""
 
 import asyncio
 import random
@@ -24,42 +23,39 @@ from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.storage.database import Contention, operator_reason
 from tollkeeper.storage.ledger_store import AccountBusy, CommitInDoubt, LedgerStore
 
-# The maximum time that a transaction of the common queue waits for a lock.
+# In the common queue.
 _LOCK_WAIT_S = 0.1
-# The number of separate queues that may write at the same time. It is limited because each
-# queue uses a connection.
+# Separate queues that write at once. Each uses a connection.
 _SEPARATE_AT_ONCE = 3
-# The number of attempts if other transactions block a transaction.
+# If other transactions block one.
 _CONTENTION_TRIES = 4
 _CONTENTION_PAUSE_S = 0.05
 
-# Errors that one organization can cause, and that do not affect the holds of other organizations.
+# One organization can cause these; others' holds aren't affected.
 _ORGANIZATION_ERRORS = (AccountBusy, Contention)
 
 _log = structlog.get_logger("tollkeeper.ledger")
 
 _Waiting = asyncio.Future[Decision]
 
-# Refuses every hold, because it has no project.
+# No project, so it refuses every hold.
 _UNKNOWN_ACCOUNT: AccountBatch[Hold] = AccountBatch(
     AccountState(0, 0, Spend(), projects={}, keys={}), now_us=0
 )
-# An integer, which hashes faster than a UUID.
+# Hashes faster than a UUID.
 _organization = attrgetter("organization_id.int")
 
 
 @dataclass(frozen=True, slots=True)
 class HoldWriteState:
-    # The time since a hold was last written, or written and rolled back as a check; None if no hold
-    # was written yet.
+    # A rolled-back check counts as written.
     written_s_ago: float | None
-    # The reason why the last attempt failed, for operators; None if no attempt was made or the last
-    # attempt succeeded.
+    # Of the last attempt, for operators.
     failure: str | None
 
 
 class HoldWrites:
-    """Records whether this process can write holds, and why it cannot."""
+    """Whether this process can write holds, and if not, why."""
 
     def __init__(self) -> None:
         self._written_at: float | None = None
@@ -76,15 +72,14 @@ class HoldWrites:
         self._failure = None
 
     def failed(self, error: TollkeeperError) -> None:
-        """Records the error, unless it is one that a single organization can cause."""
+        """Ignores what a single organization can cause."""
         if not isinstance(error, _ORGANIZATION_ERRORS):
             self._failure = operator_reason(error)
 
 
 class Holds:
-    """Creates the holds of all organizations in common transactions; organizations take turns in
-    the common queue. If a common transaction waits too long for a lock or fails because of one of
-    its holds, each of its organizations gets a separate queue until that queue is empty."""
+    """In common transactions; organizations take turns. If one waits too long for a lock or fails
+    because of a hold, each of its organizations gets a separate queue until that's empty."""
 
     def __init__(
         self,
@@ -96,21 +91,18 @@ class Holds:
         unused: Callable[[Hold], None],
         in_doubt: Callable[[Hold], None],
     ) -> None:
-        """`handout` delivers the decisions to the waiting callers. `committed` is called with
-        all created holds of a batch, `unused` with each created hold whose caller no longer waits,
-        and `in_doubt` with each hold whose commit was not answered, so that the hold may exist or
-        not."""
+        """`handout` delivers decisions. `committed` gets a batch's created holds, `unused` each one
+        whose caller no longer waits, `in_doubt` each one whose commit wasn't answered: it may exist
+        or not."""
         self._store = store
         self._policies = policies
         self._committed = committed
         self._unused = unused
         self._in_doubt = in_doubt
-        # Records whether this process can write holds.
         self.writes = HoldWrites()
         self._common: GroupQueue[Hold, Decision] = GroupQueue(
             self._hold_waiting, name="holds", owner=_organization, handout=handout
         )
-        # Queues a hold and returns the future of its decision.
         self.submit = self._common.submit
         self._separate: dict[OrganizationId, GroupQueue[Hold, Decision]] = {}
         self._separate_slots = asyncio.Semaphore(_SEPARATE_AT_ONCE)
@@ -129,18 +121,15 @@ class Holds:
         }
 
     def withdraw(self, result: asyncio.Future[Decision]) -> bool:
-        """Withdraws a queued hold. Returns False if the hold is being written or was written."""
+        """False if it's being written or was written."""
         return any(queue.withdraw(result) for queue in self.queues)
 
     async def _hold_waiting(self, queue: GroupQueue[Hold, Decision]) -> None:
-        """Creates the holds that wait in a queue, batch by batch: locks the accounts, decides on
-        each hold in order, writes the admitted holds, and delivers the decisions. A hold is
-        committed before its caller gets the decision. After any error except `CommitInDoubt`,
-        nothing was written."""
+        """Locks the accounts, decides on each hold in order, commits, and only then delivers the
+        decisions. After any error except `CommitInDoubt`, nothing was written."""
         is_common = queue is self._common
         slot = nullcontext() if is_common else self._separate_slots
         lock_wait_s = _LOCK_WAIT_S if is_common else None
-        # Parts of a batch that are still to be written, one transaction each.
         parts: list[dict[_Waiting, Hold]] = []
         contentions = 0
         while batch := parts.pop() if parts else self._take(queue):
@@ -148,8 +137,7 @@ class Holds:
             try:
                 async with slot, self._store.hold_transaction() as transaction:
                     locked = await transaction.lock(holds, lock_wait_s=lock_wait_s)
-                    # The policies are read while the accounts are locked, so that no policy
-                    # changes before the commit.
+                    # Read while the accounts are locked, so no policy changes before the commit.
                     current = await self._policies.current(transaction.connection, locked.epochs)
                     accounts, decisions, admitted = decide_all(locked, holds, current)
                     await transaction.write(accounts, admitted)
@@ -163,8 +151,7 @@ class Holds:
                 queue.fail(batch, exc)
             except CommitInDoubt as exc:
                 self.writes.failed(exc)
-                # No call was sent with these holds, so the holds that were committed must be
-                # released.
+                # No call was sent with these, so those that were committed must be released.
                 for hold in holds:
                     self._in_doubt(hold)
                 queue.fail(batch, exc)
@@ -175,8 +162,8 @@ class Holds:
                     self.writes.failed(exc)
                     queue.fail(batch, exc)
             except Exception as exc:  # noqa: BLE001 - delivered to the waiting callers
-                # Retry the holds of each organization in a separate queue and, if that fails, each
-                # hold by itself. Then only the hold that caused the error fails.
+                # Retry per organization in separate queues, then hold by hold, so only the culprit
+                # fails.
                 if is_common:
                     _log.exception("holds could not be written together", count=len(holds))
                     self._move_to_separate(batch)
@@ -191,8 +178,8 @@ class Holds:
             contentions = 0
 
     def _take(self, queue: GroupQueue[Hold, Decision]) -> dict[_Waiting, Hold]:
-        """Takes the next batch. Moves each hold in the common queue to the separate queue of its
-        organization, if the organization has one."""
+        """The next batch, without the organizations that have a separate queue: theirs move
+        there."""
         while batch := queue.take():
             if queue is not self._common or not self._separate:
                 return batch
@@ -225,9 +212,7 @@ class Holds:
     def _note_committed(
         self, batch: dict[_Waiting, Hold], decisions: Sequence[Decision], admitted: Sequence[Hold]
     ) -> None:
-        """Reports the created holds to `committed`, and those whose callers no longer wait to
-        `unused`. Such a hold may be released a second time when the caller's task ends; only the
-        first release has an effect."""
+        """Unused holds may be released again when the caller's task ends; only the first counts."""
         if admitted:
             self.writes.succeeded()
             self._committed(admitted)
@@ -240,11 +225,9 @@ class Holds:
 def decide_all(
     locked: LockedAccounts, holds: Sequence[Hold], policies: dict[OrganizationId, PolicySet]
 ) -> tuple[LockedAccounts, list[Decision], list[Hold]]:
-    """Returns the accounts after all decisions, one decision for each hold, and the admitted holds.
-    The holds of one organization are decided in order. Organizations do not affect one another.
-    Holds of unknown organizations are refused.
-
-    A decision that admits a call contains the organization's policies, if any are active."""
+    """Returns the accounts afterwards, a decision for each hold, and the admitted ones. In order
+    within an organization; organizations don't affect each other. Unknown organizations are
+    refused. An admission carries the organization's active policies."""
     judging = {
         organization_id: current for organization_id, current in policies.items() if current.active
     }

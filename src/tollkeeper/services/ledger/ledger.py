@@ -1,9 +1,6 @@
-"""Runs the ledger of one process. Writes holds in group commits that do not wait for the disk, and
-resolutions (settlements and releases) in durable group commits.
-
-Every committed hold is owned by the caller that requested it. If that caller no longer waits, this
-module owns the hold and releases it.
-"""
+"""The ledger of one process. Holds are committed in groups without waiting for the disk,
+resolutions durably. Every committed hold is owned by its caller; if that no longer waits, this
+module owns and releases it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -31,14 +28,12 @@ T = TypeVar("T")
 Outcome = TypeVar("Outcome", bound=Resolution | Mark)
 
 _WRITE_AGAIN = Backoff(first_s=0.05, max_s=2.0)
-# A caller waits for admission at least this long, and at most twice as long. It is slightly longer
-# than the database's timeouts.
+# A caller waits for admission this long, at most twice. Slightly more than the database's timeouts.
 _HOLD_WAIT_S = 20.0
 _DRAIN_S = 30.0
-# The number of transactions that may wait for the locks of accounts at the same time. Each uses a
-# connection.
+# Transactions that may wait for accounts' locks. Each uses a connection.
 _LOCKING_AT_ONCE = 2
-# If a hold was written within this time, `try_hold` assumes that holds can be written now.
+# If a hold was written this recently, `try_hold` doesn't try.
 _RECENT_WRITE_S = 2.0
 _RELEASED_BY = "the caller no longer waited for the hold"
 
@@ -46,15 +41,13 @@ _log = structlog.get_logger("tollkeeper.ledger")
 
 
 class _FinishedCall(msgspec.Struct, Generic[Outcome], frozen=True, gc=False):
-    """Contains the outcome of a call, and the call's hold if the caller of `resolve` passed it."""
-
     outcome: Outcome
     hold: Hold | None
 
 
 _outcome = attrgetter("outcome")
 _excess = attrgetter("excess")
-# Integers, which hash faster than UUIDs.
+# Integers hash faster than UUIDs.
 _hold_id = attrgetter("id.int")
 _organization = attrgetter("outcome.organization_id.int")
 _reservation_id = attrgetter("outcome.reservation_id.int")
@@ -68,10 +61,8 @@ class Ledger:
         excesses: Excesses,
         is_busy: Callable[[], bool],
     ) -> None:
-        """While `is_busy`, only a few calls get their results in each iteration of the event loop."""
         self._store = store
         self.excesses = excesses
-        # Delivers the results of a batch to the waiting calls.
         self.handout = Handout(is_busy)
         self._holds = Holds(
             store,
@@ -81,10 +72,8 @@ class Ledger:
             unused=self._release_unused,
             in_doubt=self._note_in_doubt,
         )
-        # Records whether this process can write holds.
         self.hold_writes = self._holds.writes
-        # The queues below reject no item. Each has at most one item for each hold, and the
-        # concurrency limits of projects limit the number of holds.
+        # Never full: at most one item per hold, and projects' concurrency limits those.
         self._resolutions: GroupQueue[_FinishedCall[Resolution], bool] = GroupQueue(
             writing(partial(self._write_finished, self._resolve_all)),
             name="resolutions",
@@ -93,7 +82,7 @@ class Ledger:
             in_order=True,
             handout=self.handout,
         )
-        # Marks and holds in doubt lock the accounts of their organizations.
+        # These lock accounts.
         self._marks: QueuesByOwner[_FinishedCall[Mark], bool] = QueuesByOwner(
             partial(self._write_finished, self._mark_all), name="marks", owner=_organization
         )
@@ -101,22 +90,17 @@ class Ledger:
             self._release_in_doubt, name="holds in doubt", owner=attrgetter("organization_id.int")
         )
         self._locking_slots = asyncio.Semaphore(_LOCKING_AT_ONCE)
-        # The ids of open holds.
         self._open: set[int] = set()
-        # The holds that waited for admission at the last call of `_end_long_waits`, and the timer for
-        # its next call.
+        # Those that waited at the last `_end_long_waits`, and the timer for the next.
         self._long_waiting: dict[asyncio.Future[Decision], Hold] = {}
         self._wait_timer: asyncio.TimerHandle | None = None
 
     @property
     def open_holds(self) -> int:
-        """Returns the number of this process's holds that are neither resolved nor marked as
-        unsettled."""
+        """This process's, neither resolved nor marked as unsettled."""
         return len(self._open)
 
     def is_open(self, reservation_id: UUID) -> bool:
-        """Tells whether this process created the reservation and has neither resolved it nor marked
-        it as unsettled."""
         return reservation_id.int in self._open
 
     @property
@@ -130,26 +114,24 @@ class Ledger:
 
     @property
     def backlog(self) -> int:
-        """Returns the number of queued items whose results callers wait for."""
+        """Queued items whose results callers wait for."""
         return self._resolutions.queued + sum(writer.queued for writer in self._holds.queues)
 
     async def hold(self, hold: Hold) -> Decision:
-        """Decides on the hold and, if the hold is admitted, creates it. An admitted hold is
-        committed when this method returns. If this method raises or is cancelled, nothing stays
-        held."""
+        """Committed when this returns. If this raises or is cancelled, nothing stays held."""
         result = self._holds.submit(hold)
         if self._wait_timer is None:
             self._end_long_waits()
         try:
-            # Cancelling the caller cancels `result`, but a hold that left the queue is still written.
+            # Cancelling the caller cancels `result`, but a hold that left the queue is still
+            # written.
             return await result
         except asyncio.CancelledError:
             self._abandon(hold, result)
             raise
 
     async def try_hold(self) -> None:
-        """Checks that holds can be written: writes a hold and rolls it back, unless a hold was
-        written within the last `_RECENT_WRITE_S` seconds. Raises the error that a call would
+        """Writes a hold and rolls it back, unless one was just written. Raises what a call would
         get."""
         written_s_ago = self.hold_writes.state.written_s_ago
         if written_s_ago is not None and written_s_ago < _RECENT_WRITE_S:
@@ -162,23 +144,20 @@ class Ledger:
         self.hold_writes.succeeded()
 
     def resolve(self, resolution: Resolution, hold: Hold | None = None) -> asyncio.Future[bool]:
-        """Resolves a reservation durably. The result is False if the reservation was already
-        resolved or does not exist. The resolution is written no matter how long the database is
-        down. A caller that stops waiting cancels only the result, not the write. If `hold` is
-        passed, a settlement is written even if a database crash lost the hold."""
+        """Durable. False if it was already resolved or doesn't exist. It's written no matter how
+        long the database is down; cancelling only cancels the result. With `hold`, a settlement is
+        written even if a database crash lost the hold."""
         return self._resolutions.submit(_FinishedCall(resolution, hold))
 
     def mark_unsettled(self, hold: Hold, reason: str) -> asyncio.Future[bool]:
-        """Marks a call whose cost is unknown as unsettled. Writes durably and retries like
-        `resolve`."""
-        # PostgreSQL cannot store NUL, and a reason may quote the backend.
+        """For a call whose cost is unknown. Durable, and retried like `resolve`."""
+        # PostgreSQL can't store NUL, and a reason may quote the backend.
         mark = Mark(hold.organization_id, hold.id, reason.replace("\0", ""))
         return self._marks.submit(_FinishedCall(mark, hold))
 
     async def drain(self, deadline_s: float = _DRAIN_S) -> bool:
-        """Writes the remaining items. Returns True if this process has no open hold any more. If
-        the result is False, the process must not sign off (tell other processes that it has ended),
-        so that recovery finds its holds."""
+        """Writes what's left. If False, this process has open holds and mustn't sign off, so that
+        recovery finds them."""
         try:
             async with asyncio.timeout(deadline_s):
                 while busy := [writer for writer in self._writers if writer.busy]:
@@ -199,14 +178,13 @@ class Ledger:
         self._open.update(map(_hold_id, holds))
 
     def _note_in_doubt(self, hold: Hold) -> None:
-        """Queues the release of a hold that may exist or not, because its commit was not
-        answered."""
+        """It may exist or not: its commit wasn't answered."""
         self._open.add(hold.id.int)
         self._in_doubt.submit(hold)
 
     def _end_long_waits(self) -> None:
-        """Ends the waits for admission that this method has already seen `_HOLD_WAIT_S` seconds ago.
-        Repeats itself while holds wait. So all calls share one timer."""
+        """Ends the waits that it already saw `_HOLD_WAIT_S` seconds ago. All calls share this one
+        timer."""
         for result, hold in self._long_waiting.items():
             if not result.done():
                 busy = Unavailable("The ledger is busy; try again.", retry_after_s=2)
@@ -219,14 +197,13 @@ class Ledger:
             self._wait_timer = loop.call_later(_HOLD_WAIT_S, self._end_long_waits)
 
     def _abandon(self, hold: Hold, result: asyncio.Future[Decision]) -> None:
-        """Withdraws or releases the hold of a caller that no longer waits."""
         if self._holds.withdraw(result):
             return
         if hold.id.int in self._open:
             self._release_unused(hold)
         else:
-            # The hold is being written now. Because its result is cancelled, `Holds` releases the
-            # hold if it is admitted.
+            # It's being written now. As its result is cancelled, `Holds` releases it if it's
+            # admitted.
             result.cancel()
 
     def _release_unused(self, hold: Hold) -> None:
@@ -249,7 +226,7 @@ class Ledger:
 
     async def _resolve_all(self, resolutions: Sequence[Resolution]) -> Sequence[Ending]:
         endings = await self._store.resolve_all(resolutions)
-        # Before any caller gets its result, so that its next call already counts with the excess.
+        # Before callers get results, so that their next call already counts with the excess.
         for excess in filter(None, map(_excess, resolutions)):
             self.excesses.note(excess)
         return endings
@@ -258,15 +235,14 @@ class Ledger:
         async with self._locking_slots:
             return await self._store.mark_all(marks)
 
-    # Resolutions and marks are retried without a time limit, because the money is already spent.
+    # Resolutions and marks are retried forever: the money is already spent.
 
     async def _write_finished(
         self,
         write: Callable[[Sequence[Outcome]], Awaitable[Sequence[Ending]]],
         batch: Sequence[_FinishedCall[Outcome]],
     ) -> Sequence[bool]:
-        """Writes the outcomes of the batch. If the database has lost holds of the batch, restores
-        these holds and writes their outcomes again."""
+        """Restores holds that the database has lost, and writes their outcomes again."""
         outcomes = [*map(_outcome, batch)]
         endings = list(await _until_written(lambda: write(outcomes), len(batch)))
         if Ending.MISSING in endings:
@@ -280,8 +256,7 @@ class Ledger:
         batch: Sequence[_FinishedCall[Outcome]],
         endings: list[Ending],
     ) -> None:
-        """Restores the holds of the batch that the database has lost, writes their outcomes again,
-        and updates `endings`. A release does not need its hold, because it charges nothing."""
+        """Updates `endings`. A release doesn't need its hold: it charges nothing."""
         lost = [
             (index, call.outcome, call.hold)
             for index, (call, ending) in enumerate(zip(batch, endings, strict=True))
@@ -299,8 +274,8 @@ class Ledger:
 
 
 async def _until_written(work: Callable[[], Awaitable[T]], count: int) -> T:
-    """Runs the work, and repeats it after each `TollkeeperError` until it succeeds. The work must be
-    safe to repeat. `count` is the number of items, for the log."""
+    """Repeats after each `TollkeeperError`, so the work must be safe to repeat. `count` is for the
+    log."""
     failures = 0
     while True:
         try:

@@ -1,5 +1,4 @@
-"""Locks an organization's account for a change by an operator or a payment, or to fold resolutions
-into it."""
+"""Locks an account for an operator's change or a payment, or to fold resolutions."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -12,7 +11,7 @@ from tollkeeper.services.ledger.overage_alerts import report_stopped
 from tollkeeper.storage import ledger
 from tollkeeper.storage.database import Connection
 
-# No project has this id. It is used to lock an account without reading a project.
+# No project has this id: locks an account without reading a project.
 _NO_PROJECT = ProjectId(UUID(int=0))
 
 
@@ -23,8 +22,8 @@ async def lock_and_fold_account(
     project_id: ProjectId | None = None,
     keys: Sequence[KeyId] = (),
 ) -> LockedAccounts:
-    """Locks the account, brings its state up to date, writes the state and returns it. The update
-    folds resolutions. Raises NotFound if the account or the project does not exist."""
+    """Folds resolutions, writes the state and returns it. NotFound if account or project don't
+    exist."""
     locked = await ledger.lock_accounts(
         connection, [(organization_id, project_id or _NO_PROJECT)], keys, limits
     )
@@ -33,7 +32,7 @@ async def lock_and_fold_account(
         raise no_organization(organization_id)
     if project_id is not None and project_id not in stored_state.projects:
         raise NotFound(f"There is no project {project_id} in this organization.")
-    # Without requests, `decide` only brings the state up to date.
+    # Without requests, this only brings the state up to date.
     state, _ = decide(stored_state, (), now_us=locked.now_us)
     states: dict[OrganizationId, AccountState] = {organization_id: state}
     await ledger.write_states(connection, states)

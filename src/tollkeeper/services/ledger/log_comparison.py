@@ -1,10 +1,6 @@
-"""Compares the request log with the ledger, and books (writes to the ledger) calls that the
-database has lost.
-
-A failover to an asynchronous standby, or a restore, loses the last transactions. Then calls that
-were answered and settled are missing in the ledger, but the request log still has the calls and
-their costs.
-"""
+"""Compares the request log with the ledger, and books calls that the database lost. A failover to
+an asynchronous standby, or a restore, loses the last transactions, but the request log still has
+the answered calls and their costs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -24,28 +20,26 @@ from tollkeeper.storage import ledger, ledger_months, reservations, resolutions
 from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.reservations import CallState, MonthState
 
-# The maximum number of stored differences. Further differences are only counted.
+# Stored ones. Others are only counted.
 DIFFERENCES_MAX = 10_000
-# The number of calls that are looked up together, and booked in one transaction.
+# Looked up together, and booked in one transaction.
 _BATCH = 500
 _RESOLVED_BY = "request log"
 _REASON = "the database has lost the call, and the request log does not have its cost"
-# The request log has neither prices nor token limits, so a restored hold has these empty values.
+# The request log has neither prices nor token limits.
 _NO_PRICES = Pricing(0, 0, 0, 0, 0, declared={})
 _NO_BOUNDS = Bounds(prompt_tokens=0, choices=1, output_tokens_each=1, images=0)
 
 
 class Problem(StrEnum):
-    # The ledger does not have the call, and the call can be booked.
+    # Not in the ledger, and can be booked.
     MISSING = "missing"
-    # The log has a cost, but in the ledger the call is still held or is unsettled.
+    # The log has a cost, but in the ledger it's held or unsettled.
     NOT_SETTLED = "not_settled"
-    # The costs in the ledger and in the log differ.
     OTHER_COST = "other_cost"
-    # The ledger has neither the call nor its key, so the call cannot be booked.
+    # Neither call nor key in the ledger, so it can't be booked.
     UNKNOWN_KEY = "unknown_key"
-    # The ledger does not have the call, and the call's month is closed, so the call cannot be
-    # booked.
+    # Not in the ledger, and its month is closed, so it can't be booked.
     MONTH_CLOSED = "month_closed"
 
 
@@ -56,26 +50,23 @@ _BOOKABLE = (Problem.MISSING, Problem.NOT_SETTLED)
 class LogDifference:
     call: LoggedCall
     problem: Problem
-    # The call's state in the ledger when it was compared.
+    # When it was compared.
     ledger_state: CallState
-    # Whether the comparison has then booked the call.
     is_booked: bool = False
 
 
 @dataclass(slots=True)
 class LogComparison:
-    """Contains the result of a comparison. At most `DIFFERENCES_MAX` differences are stored;
-    further differences are counted."""
+    """At most `DIFFERENCES_MAX` differences are stored; others are counted."""
 
     calls: int = 0
-    # Calls that cannot be compared, because their months were dropped from the database.
+    # Their months were dropped from the database.
     dropped: int = 0
     booked: int = 0
     booked_picousd: int = 0
-    # Differences that were not resolved by booking the call.
     remaining_differences: int = 0
     differences: dict[UUID, LogDifference] = field(default_factory=dict)
-    # Differences that are not stored.
+    # Differences that aren't stored.
     left_out: int = 0
 
     def add(self, difference: LogDifference) -> None:
@@ -99,9 +90,9 @@ class RequestLogComparison:
     async def ledger_compare_log(
         self, calls: Iterable[LoggedCall], *, book: bool = False
     ) -> LogComparison:
-        """Compares each call with the ledger. With `book`, settles each missing, held or unsettled
-        call at the cost in the log. If the log has no cost, marks a missing call as unsettled. A
-        call is booked only once, even if this method runs repeatedly or concurrently."""
+        """With `book`, settles missing, held and unsettled calls at the log's cost, or marks a
+        missing one as unsettled if there's none. Books a call only once, even repeated or
+        concurrently."""
         result = LogComparison()
         remaining = iter(calls)
         async with (
@@ -111,7 +102,7 @@ class RequestLogComparison:
             if not protected:
                 raise months_in_use()
             while batch := list(islice(remaining, _BATCH)):
-                # A call may be in several log files. Its difference is reported only once.
+                # A call may be in several files, but is reported once.
                 new = {call.key.id: call for call in batch if call.key.id not in result.differences}
                 result.calls += len(new)
                 for difference in await self._compare(connection, list(new.values()), book=book):
@@ -136,8 +127,7 @@ class RequestLogComparison:
             for difference in bookable
             if difference.call.key.id in booked_ids
         ]
-        # Compare the other calls again, because another process may have resolved them in the
-        # meantime.
+        # Again, because another process may have resolved them meanwhile.
         others = [
             difference.call
             for difference in differences
@@ -146,9 +136,7 @@ class RequestLogComparison:
         return booked + await _differences(connection, others)
 
     async def _book(self, connection: Connection, bookable: Sequence[LogDifference]) -> set[UUID]:
-        """Writes the reservations, the resolutions or marks, and the audit entries of the calls in
-        one transaction. Returns the ids of the calls that this transaction has resolved or
-        marked."""
+        """One transaction, with the audit entries. Returns the ids that it resolved or marked."""
         missing = [
             _hold(difference.call)
             for difference in bookable

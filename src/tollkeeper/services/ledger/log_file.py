@@ -1,4 +1,4 @@
-"""Reads the charged and the unsettled calls from request log files, line by line."""
+"""Reads the charged and unsettled calls from request log files."""
 
 import gzip
 import zlib
@@ -19,14 +19,13 @@ from tollkeeper.domain.views import ReservationStatus
 from tollkeeper.services.request_log import RequestLine
 from tollkeeper.storage.reservations import CallKey
 
-# The gateway's own lines are much shorter. A longer line is unreadable.
+# Our own are much shorter. A longer one is unreadable.
 LINE_BYTES_MAX = 65_536
-# The maximum number of unreadable lines that are listed. Further unreadable lines are only counted.
+# Others are only counted.
 UNREADABLE_SHOWN_MAX = 10
 _LINES_PER_PROGRESS = 1000
-# Errors that decoding a line raises if the gateway did not write the line.
+# If the gateway didn't write the line.
 _DECODE_ERRORS = (ValueError, RecursionError, msgspec.DecodeError)
-# The first bytes of a gzip file.
 _GZIP = b"\x1f\x8b"
 _REQUEST = "request"
 _REQUEST_ID_VERSION = 7
@@ -34,12 +33,11 @@ _REQUEST_ID_VERSION = 7
 
 @dataclass(frozen=True, slots=True)
 class LoggedCall:
-    """Describes a call that according to the log was charged, or whose cost was unknown
-    (unsettled)."""
+    """Charged according to the log, or unsettled."""
 
     key: CallKey
     model: str
-    # None if the gateway did not know the cost.
+    # None if the gateway didn't know it.
     cost_picousd: int | None
 
 
@@ -57,16 +55,15 @@ _decode_any = msgspec.json.Decoder(_AnyLine).decode
 
 @dataclass(slots=True)
 class LogReading:
-    """Yields the charged and the unsettled calls from the log files (`calls`), and counts the other
-    lines."""
+    """`calls` are the charged and unsettled ones; other lines are counted."""
 
     files: Sequence[Path]
-    # Called with the number of bytes read so far, and the size of all files.
+    # Gets the bytes read so far and in all files.
     on_progress: Callable[[int, int], None] = lambda _done, _all: None
-    # The number of lines about other requests, or about other log events.
+    # Other requests and other events.
     other_lines: int = 0
     unreadable_lines: int = 0
-    # File, line number and reason for each of the first unreadable lines.
+    # File, line number and reason.
     unreadable: list[str] = field(default_factory=list)
 
     def calls(self) -> Iterator[LoggedCall]:
@@ -83,8 +80,7 @@ class LogReading:
             self.on_progress(done, total)
 
     def _lines(self, file: Path, raw: BufferedReader) -> Iterator[tuple[int, bytes]]:
-        """Yields each line with its number. Of a line that is too long, yields only the
-        beginning."""
+        """Numbered. Only the beginning of a line that's too long."""
         compressed = raw.peek(len(_GZIP)).startswith(_GZIP)
         text = cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if compressed else raw
         for number in count(1):
@@ -123,7 +119,6 @@ class LogReading:
 
 
 def _is_other_event(line: bytes) -> bool:
-    """Tells whether the line is a log event other than a request."""
     try:
         return len(line) <= LINE_BYTES_MAX and _decode_any(line).event not in (_REQUEST, None)
     except _DECODE_ERRORS:
@@ -131,8 +126,7 @@ def _is_other_event(line: bytes) -> bool:
 
 
 def _charged_call(line: bytes) -> LoggedCall | None:
-    """Returns the call, or None if the request was neither charged nor left unsettled. Raises if
-    the line is not a valid request event."""
+    """None if it was neither charged nor left unsettled. Raises if it's no valid request event."""
     if len(line) > LINE_BYTES_MAX:
         raise ValueError(f"it has more than {LINE_BYTES_MAX} bytes")
     request = _decode(line)

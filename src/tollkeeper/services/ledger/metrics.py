@@ -1,8 +1,5 @@
-"""Contains the metrics of the whole ledger, without tenant data.
-
-Every worker process reads the same ledger, so `/metrics` shows the value that any worker wrote
-last.
-"""
+"""The whole ledger's metrics, without tenant data. All workers read the same ledger, so `/metrics`
+shows what any of them wrote last."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -73,8 +70,7 @@ _VERIFIED = Gauge(
 
 
 class ReasonLabel(StrEnum):
-    """Groups the reasons why calls are unsettled. In the ledger a reason is free text, which cannot be a
-    metric label."""
+    """A reason is free text, which can't be a metric label."""
 
     PROCESS_DIED = "process_died"
     # The database has lost the call or its end.
@@ -129,7 +125,7 @@ def show_oldest_hold(age_s: float) -> None:
 
 
 class LedgerWatch:
-    """Updates the metrics at an interval, not for each request to /metrics, because they need queries."""
+    """Updates them at an interval, not for each /metrics, because they need queries."""
 
     def __init__(self, database: Database, open_holds: OpenHolds) -> None:
         self._database = database

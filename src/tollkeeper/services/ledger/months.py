@@ -1,12 +1,6 @@
-"""Manages the ledger's months: creates their partitions, and closes, exports and drops past months.
-
-Each month goes through these steps. A month can be exported before it is proven:
-
-- closed: the month's rows become immutable, and their totals are stored;
-- proven: `ledger verify` has checked that the totals are the sums of the rows;
-- exported: the rows are written to a file;
-- dropped: the rows are deleted, and the totals stay.
-"""
+"""Partitions, closes, exports and drops of ledger months. Closed: rows are immutable, totals
+stored. Proven: `ledger verify` found the totals to be the sums of the rows. Exported: rows are in a
+file. Dropped: rows are deleted, totals stay. You can export before it's proven."""
 
 import asyncio
 import hashlib
@@ -25,11 +19,9 @@ from tollkeeper.storage import ledger_export, ledger_months, verification
 from tollkeeper.storage.database import Connection, Contention, Database
 from tollkeeper.storage.ledger_months import Close, Step
 
-# The number of months for which partitions are created in advance.
 MONTHS_AHEAD = 2
-# The time between the end of a month and its earliest close. An id contains the time at which the
-# call began. After this time no call can begin with an id of that month, even on a machine whose
-# clock is slow.
+# From a month's end to its earliest close. An id has the time when its call began, so by then none
+# can begin with an id of that month, even by a slow clock.
 CLOSE_AFTER_S = 86_400
 _UNRESOLVED_NAMED_MAX = 5
 _DROP_TRIES = 10
@@ -39,7 +31,7 @@ _DAY_S = 86_400
 
 @dataclass(frozen=True, slots=True)
 class LedgerMonth:
-    """Describes a ledger month. A step that was not done yet is None."""
+    """None means not done yet."""
 
     month: Month
     close: Close | None
@@ -49,8 +41,7 @@ class LedgerMonth:
 
     @property
     def state(self) -> str:
-        """Returns the last step that the month has reached, in the order of the module's docstring, or
-        "open" if the month is not closed."""
+        """The last step of the module's docstring, or "open"."""
         for step in (self.dropped, self.exported, self.proven):
             if step is not None:
                 return step.step
@@ -59,8 +50,7 @@ class LedgerMonth:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """Describes an exported CSV text: the SHA-256 of the uncompressed text, and the number of rows
-    without the header."""
+    """The SHA-256 of the uncompressed text, and the rows without the header."""
 
     month: Month
     digest: bytes
@@ -74,8 +64,7 @@ class LedgerMonths:
         self._bulk_resolution = bulk_resolution
 
     async def keep_months(self) -> None:
-        """Creates the missing partitions of the current month and of the next `MONTHS_AHEAD`
-        months. Does nothing while another process changes months or verifies the ledger."""
+        """Does nothing while another process changes months or verifies the ledger."""
         current = month_at(self._clock())
         async with self._database.transaction() as connection:
             if not await ledger_months.try_lock_months(connection):
@@ -93,15 +82,13 @@ class LedgerMonths:
             return await _find_all(connection)
 
     async def ledger_check_close(self) -> Month:
-        """Returns the month that `ledger_close` closes next. Raises StateConflict if this month
-        ended less than `CLOSE_AFTER_S` ago."""
+        """StateConflict if it ended less than `CLOSE_AFTER_S` ago."""
         async with self._database.autocommit() as connection:
             month, _ = await _next_to_close(connection, None)
         return month
 
     async def ledger_close(self, month: Month | None = None) -> LedgerMonth:
-        """Closes the given month, which must be the oldest open month. Without `month`, closes the
-        oldest open month. If this method raises, nothing has changed."""
+        """The oldest open one; `month` can only confirm it. If this raises, nothing has changed."""
         async with self._database.transaction() as connection:
             await _lock(connection)
             month, previous = await _next_to_close(connection, month)
@@ -126,10 +113,8 @@ class LedgerMonths:
             return await _find(connection, month)
 
     async def ledger_export(self, month: Month, write: Callable[[bytes], object]) -> Export:
-        """Passes the CSV text of a closed month to `write` in parts. After that, raises
-        StateConflict if the number of rows is wrong or the text differs from the text of the first
-        export. The month counts as exported only after the caller has called `ledger_exported`
-        too."""
+        """Passes the CSV to `write` in parts, then raises StateConflict if the rows' number is
+        wrong or the text differs from the first export. Counts only after `ledger_exported`."""
         ledger_month = await self._require_closed_with_rows(month)
         digest, row_counter = hashlib.sha256(), _RowCounter()
         async with self._preventing_month_changes() as connection, connection.transaction():
@@ -153,7 +138,7 @@ class LedgerMonths:
         return export
 
     async def ledger_exported(self, export: Export, file_name: str) -> LedgerMonth:
-        """Records that the month is exported. The caller has safely stored the file."""
+        """The caller has safely stored the file."""
         async with self._database.transaction() as connection:
             is_first = await ledger_months.write_step(
                 connection,
@@ -171,7 +156,6 @@ class LedgerMonths:
             return await _find(connection, export.month)
 
     async def ledger_check_drop(self, month: Month) -> LedgerMonth:
-        """Raises an error with the reason if the month must not be dropped."""
         ledger_month = await self._require_closed_with_rows(month)
         if ledger_month.proven is None:
             raise StateConflict(f"The month {month} is not proven yet. Run `ledger verify` first.")
@@ -182,7 +166,7 @@ class LedgerMonths:
         return ledger_month
 
     async def ledger_drop(self, month: Month) -> LedgerMonth:
-        """Drops the rows of a month that is closed, proven and exported; its totals stay."""
+        """Must be closed, proven and exported; its totals stay."""
         for attempt in range(1, _DROP_TRIES + 1):
             await self.ledger_check_drop(month)
             try:
@@ -196,8 +180,7 @@ class LedgerMonths:
     async def _drop(self, month: Month) -> LedgerMonth:
         async with self._database.autocommit() as connection:
             unfolded = await ledger_months.find_unfolded(connection, month)
-        # Add the unspent parts of resolved holds to the accounts before the drop. This needs the month's
-        # marks of calls that were once unsettled, and the drop deletes these marks.
+        # First: folding needs the month's marks of once unsettled calls, which the drop deletes.
         await self._bulk_resolution.fold(unfolded)
         async with self._database.transaction() as connection:
             await _lock(connection)
@@ -231,7 +214,6 @@ class LedgerMonths:
 
 
 async def find_dropped(connection: Connection, identity: UUID) -> LedgerMonth | None:
-    """Returns the ledger month of a reservation id if that month was dropped, otherwise None."""
     ledger_month = await _find(connection, month_of_id(identity))
     return None if ledger_month.dropped is None else ledger_month
 
@@ -264,8 +246,8 @@ async def _lock(connection: Connection) -> None:
 async def _next_to_close(
     connection: Connection, requested: Month | None
 ) -> tuple[Month, Close | None]:
-    """Returns the month to close, and the close of the month before, or None if no month was
-    closed. Raises if the requested month is not the oldest open month, or cannot be closed yet."""
+    """With the close before it, if any. Raises if it isn't the requested one, or can't be closed
+    yet."""
     closes = await ledger_months.find_closes(connection)
     previous = closes[-1] if closes else None
     if previous is None:
@@ -323,8 +305,7 @@ def _with_steps(
 
 
 class _RowCounter:
-    """Counts the rows of a CSV text that arrives in parts. A line break inside quotes does not end
-    a row."""
+    """In a CSV text in parts. A line break inside quotes doesn't end a row."""
 
     def __init__(self) -> None:
         self._ends = 0
@@ -332,7 +313,7 @@ class _RowCounter:
 
     @property
     def count(self) -> int:
-        """Returns the number of rows without the header."""
+        """Without the header."""
         return self._ends - 1
 
     def read(self, piece: bytes) -> None:
@@ -340,5 +321,5 @@ class _RowCounter:
             if not self._quoted:
                 self._ends += part.count(b"\n")
             self._quoted = not self._quoted
-        # The loop toggled once too often: n parts are separated by n - 1 quotes.
+        # Toggled once too often: n parts are separated by n - 1 quotes.
         self._quoted = not self._quoted

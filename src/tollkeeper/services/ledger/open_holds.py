@@ -1,11 +1,6 @@
-"""Finds every open hold in the ledger. A hold is the amount reserved before a call. It is open if it is
-neither resolved nor marked as unsettled. Finds even old holds, and holds from times when a clock was
-wrong.
-
-The accounts contain the number of open holds of each project. The search starts with the newest
-reservations, which include nearly all open holds. If this search finds fewer open holds of an
-organization than its account counts, all reservations of that organization are visited, in pages.
-"""
+"""Finds every open hold, even old ones, or from when a clock was wrong. Accounts count each
+project's open holds. The search starts with the newest reservations, which include nearly all;
+where some are still missing, it pages through all the organization's reservations."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -19,32 +14,30 @@ from tollkeeper.storage import open_holds
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.open_holds import FIRST_ID, LAST_ID, OpenHold
 
-# The search reads one window of time after another, from now into the past, each with one statement.
-# The first window has `_FIRST_WINDOW_S` seconds, and each further window is twice as long as the
-# window before, up to `_WINDOW_S_MAX`.
+# Searches windows backwards from now, one statement each. The first is this long, each next one
+# twice as long, up to `_WINDOW_S_MAX`.
 _FIRST_WINDOW_S = 60
 _WINDOW_S_MAX = 900
-# How far back the windows go. The windows cover all organizations together. Older holds are found
-# by visiting only the few organizations with missing holds, because that reads fewer reservations.
+# How far the windows go, over all organizations. For older holds, visiting only the few
+# organizations that miss some reads fewer reservations.
 _SEARCH_S = 3600
-# How far back the windows go in the cheap search for metrics.
+# The same in the cheap search for metrics.
 _QUICK_SEARCH_S = 900
-# The number of reservations that one statement visits.
+# Reservations per statement.
 _PAGE_SIZE = 20_000
 
 _log = structlog.get_logger("tollkeeper.ledger")
 
 
 class OpenHolds:
-    """Finds open holds. Each search first checks the holds that the previous search found."""
+    """Each search first checks what the previous one found."""
 
     def __init__(self) -> None:
         self._known: dict[UUID, OpenHold] = {}
 
     async def find_all(self, connection: Connection) -> list[OpenHold]:
         search = await self._search_windows(connection, _SEARCH_S)
-        # The pages are read outside the snapshot, because a long snapshot prevents PostgreSQL from
-        # removing old row versions.
+        # Outside the snapshot: a long one keeps PostgreSQL from removing old row versions.
         for organization_id in search.incomplete:
             async for page in _pages(connection, organization_id):
                 search.add(hold for hold in page if search.is_older_than_windows(hold))
@@ -60,9 +53,8 @@ class OpenHolds:
         return list(search.found.values())
 
     async def oldest_age_s(self, connection: Connection) -> float:
-        """Returns the age of the oldest open hold, or 0 if there is none. If an open hold is older
-        than the searched quarter of an hour and was never found, its age counts as a quarter of an
-        hour until `find_all` finds it."""
+        """0 if there is none. One that's older than the quarter of an hour and was never found
+        counts as that old until `find_all` finds it."""
         search = await self._search_windows(connection, _QUICK_SEARCH_S)
         self._known = search.found
         times = [hold.held_at for hold in search.found.values()]
@@ -72,8 +64,7 @@ class OpenHolds:
         return max([0.0, *ages])
 
     async def _search_windows(self, connection: Connection, reach_s: int) -> "_Search":
-        """In one snapshot, checks the holds of the previous search and then searches back in time,
-        at most `reach_s` seconds, until no hold is missing."""
+        """In one snapshot, until no hold is missing, at most `reach_s` seconds back."""
         async with open_holds.snapshot(connection) as now:
             search = _Search(now, await open_holds.count_by_project(connection))
             search.add(await open_holds.find_still_open(connection, self._known.values()))
@@ -88,12 +79,10 @@ class OpenHolds:
 
 
 class _Search:
-    """Stores the open holds found so far, and the number of open holds of each project that are
-    still missing."""
+    """What's found so far, and how many each project still misses."""
 
     def __init__(self, now: datetime, counted: dict[tuple[OrganizationId, ProjectId], int]) -> None:
         self.now = now
-        # The search has read all reservations since this time.
         self.since = now
         self.found: dict[UUID, OpenHold] = {}
         self.missing = Counter(counted)
@@ -103,8 +92,7 @@ class _Search:
         return {organization_id for organization_id, _ in self.missing}
 
     def is_older_than_windows(self, hold: OpenHold) -> bool:
-        """Tells whether the hold is older than all searched windows. A newer hold was found in
-        a window or was created after the accounts were counted, so it is not missing."""
+        """A newer one was found in a window, or created after the accounts were counted."""
         return hold.held_at < self.since
 
     def add(self, holds: Iterable[OpenHold]) -> None:
@@ -114,7 +102,7 @@ class _Search:
 
 
 def _ends_of_windows(reach_s: int) -> Iterator[int]:
-    """Yields the age in seconds at which each window of the search ends, going back in time."""
+    """Ages in seconds, going back in time."""
     end_s, window_s = 0, _FIRST_WINDOW_S
     while end_s < reach_s:
         end_s += window_s
@@ -125,7 +113,7 @@ def _ends_of_windows(reach_s: int) -> Iterator[int]:
 async def _pages(
     connection: Connection, organization_id: OrganizationId
 ) -> AsyncIterator[list[OpenHold]]:
-    """Visits all reservations of the organization, and yields the open holds of each page."""
+    """The open holds of each page of all its reservations."""
     after = FIRST_ID
     while after != LAST_ID:
         end = await open_holds.find_page_end(connection, organization_id, after, _PAGE_SIZE)

@@ -13,7 +13,6 @@ _log = LateLogger("tollkeeper.ledger")
 def report_stopped(
     before: Mapping[OrganizationId, AccountState], after: Mapping[OrganizationId, AccountState]
 ) -> None:
-    """Logs each organization that is stopped in `after`, but not in `before`."""
     for organization_id, state in after.items():
         if state.stopped and not before[organization_id].stopped:
             _log.error(

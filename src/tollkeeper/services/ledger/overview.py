@@ -1,5 +1,5 @@
-"""Shows operators the balances, the costs and the money at risk of all organizations. Money at risk is
-held for calls in flight or for unsettled calls."""
+"""Balances, costs and money at risk (in flight or unsettled) of all organizations, for
+operators."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -26,8 +26,7 @@ class MoneyAtRisk:
     totals: MoneyTotals
     cost_today_picousd: int
     unsettled: tuple[ReasonTotal, ...]
-    # The age of the oldest open hold (neither resolved nor marked as unsettled); 0 if there is
-    # none.
+    # 0 if there is none.
     oldest_hold_s: float
     verification: LedgerVerification | None
 
@@ -57,7 +56,7 @@ class LedgerOverview:
             )
 
     async def costs_by_organization(self, days: DayRange) -> dict[OrganizationId, dict[int, int]]:
-        """Returns the cost of each organization by day. Days without costs are left out."""
+        """By day; without costs they're left out."""
         async with self._database.autocommit() as connection:
             rows = await sums.read(
                 connection,
@@ -73,8 +72,7 @@ class LedgerOverview:
         return found
 
     async def costs_by_model(self, days: DayRange) -> dict[str, int]:
-        """Returns the cost of each model over all organizations. Models without costs are left
-        out."""
+        """Models without costs are left out."""
         async with self._database.autocommit() as connection:
             rows = await sums.read(
                 connection, sums.MONEY_OF_ALL, days, {}, by=("line_item",), add=("amount",)
@@ -91,9 +89,8 @@ class LedgerOverview:
         project_ids: Sequence[ProjectId] = (),
         api_key_ids: Sequence[KeyId] = (),
     ) -> dict[int, int]:
-        """Returns, for each hour, the cost of the calls that were admitted in this hour. Hours are
-        counted since 1970. Empty ids mean all projects and all keys. Raises InvalidRequest if there
-        are more than `_HOURS_MAX` hours, because their calls are read one by one."""
+        """By the hour of admission, since 1970. InvalidRequest beyond `_HOURS_MAX`, because the
+        calls are read one by one."""
         if len(hours) > _HOURS_MAX:
             raise InvalidRequest(f"Costs by hour cover at most {_HOURS_MAX} hours.")
         async with self._database.autocommit(organization_id) as connection:

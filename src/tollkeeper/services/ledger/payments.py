@@ -1,9 +1,6 @@
-"""Books the events of a payment provider as grants of credit.
-
-The data of each event is first added to the stored data of its payment. Then the missing grants
-are booked, so that the payment's grants equal its paid and withdrawn amounts. So events may arrive
-in any order and repeatedly. A lock on the payment's row serialises its concurrent events.
-"""
+"""Books a payment provider's events as credit. Each is first added to its payment, then the missing
+grants are booked, so they equal the paid and withdrawn amounts: events may come in any order and
+repeatedly. A lock on the payment's row serialises them."""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -32,7 +29,7 @@ EVENTS_PAGE_MAX = 1000
 @dataclass(frozen=True, slots=True)
 class Booking:
     outcome: EventOutcome
-    # The reason why the event is not booked, for an operator.
+    # Why it isn't booked, for an operator.
     detail: str = ""
 
 
@@ -42,8 +39,7 @@ class Payments:
         self._limits = limits
 
     async def payment_receive(self, event: PaymentEvent) -> Booking:
-        """Books an event and records the outcome. A repeated event does not change the credit
-        again."""
+        """A repeated event doesn't change the credit again."""
         async with self._database.transaction() as connection:
             if event.report is None:
                 outcome = EventOutcome.REFUSED if event.refused else EventOutcome.IGNORED
@@ -61,13 +57,12 @@ class Payments:
         return payment
 
     async def payment_assign(self, payment_id: str, organization_id: OrganizationId) -> Payment:
-        """Assigns a payment whose events name no organization, and grants the credit. Raises
-        StateConflict if the payment belongs to another organization."""
+        """For events that named none. StateConflict if it belongs to another one."""
         async with self._database.transaction() as connection:
             if await organizations.find(connection, organization_id) is None:
                 raise no_organization(organization_id)
             await payments.assign(connection, payment_id, organization_id)
-            # The returned paid and withdrawn amounts are the amounts that the grants must equal.
+            # What the grants must equal.
             payment = await payments.find_due(connection, payment_id)
             if payment is None:
                 raise _no_payment(payment_id)
@@ -81,8 +76,7 @@ class Payments:
     async def payment_event_list(
         self, *, open_only: bool = False, limit: int = 100
     ) -> list[RecordedEvent]:
-        """Returns events, newest first. With `open_only`, returns only the events that need an
-        operator's attention."""
+        """Newest first. `open_only`: those that need an operator."""
         assert 1 <= limit <= EVENTS_PAGE_MAX
         async with self._database.autocommit() as connection:
             return await payments.find_events(
@@ -90,8 +84,7 @@ class Payments:
             )
 
     async def payment_check_unassigned(self) -> bool:
-        """Tells whether a payment has succeeded that belongs to no organization, and whose amount
-        is not refunded. An operator can assign such a payment."""
+        """Succeeded, not refunded, and without an organization: an operator can assign it."""
         async with self._database.autocommit() as connection:
             return await payments.unassigned_exists(connection)
 
@@ -100,7 +93,7 @@ class Payments:
     ) -> Booking:
         organization_id = await _find_organization(connection, report.organization)
         if not await payments.add_report(connection, report, organization_id, livemode=livemode):
-            # Of the event and the stored payment, one is in live mode and the other in test mode.
+            # One is live, the other test.
             payment_mode = "test" if livemode else "live"
             return Booking(EventOutcome.REFUSED, f"the payment was made in {payment_mode} mode")
         payment = await payments.find_due(connection, report.payment_id)
@@ -109,9 +102,7 @@ class Payments:
         return _booking(payment, report, organization_id)
 
     async def _book(self, connection: Connection, payment: Payment) -> None:
-        """Books the missing grants, so that the payment's grants equal its paid and withdrawn
-        amounts. Does nothing while the payment has no organization or has not succeeded. The caller
-        must have locked the payment."""
+        """Nothing while it has no organization or hasn't succeeded. The caller has locked it."""
         organization_id, paid = payment.organization_id, payment.paid_picousd
         if organization_id is None or paid is None:
             return
@@ -146,7 +137,6 @@ def _no_payment(payment_id: str) -> NotFound:
 
 
 async def _find_organization(connection: Connection, text: str | None) -> OrganizationId | None:
-    """Returns None if the text is not the id of an existing organization."""
     try:
         identity = OrganizationId(UUID(text or ""))
     except ValueError:
@@ -158,8 +148,7 @@ async def _find_organization(connection: Connection, text: str | None) -> Organi
 def _booking(
     payment: Payment, report: PaymentReport, organization_id: OrganizationId | None
 ) -> Booking:
-    """Returns the outcome for the event. `organization_id` is the organization that the event
-    names, or None if the event names no existing organization."""
+    """`organization_id` is what the event names, None if it doesn't exist."""
     if organization_id not in (None, payment.organization_id):
         return Booking(
             EventOutcome.REFUSED, f"the payment belongs to organization {payment.organization_id}"

@@ -1,5 +1,4 @@
-"""Contains operators' commands that verify the ledger, and list and resolve single unsettled
-reservations."""
+"""Verifies the ledger, and lists and resolves single unsettled reservations, for operators."""
 
 from uuid import UUID
 
@@ -16,8 +15,8 @@ from tollkeeper.storage.verification import Ages
 
 UNSETTLED_LIST_MAX = 1000
 _RESOLVED_BY = "operator"
-# A cost of more than this many times the hold needs a confirmation. The hold is the highest cost
-# that the gateway expected before the call, so a much higher cost is probably a typing error.
+# Beyond this many holds, a cost needs a confirmation: the hold is the highest expected cost, so
+# it's probably a typing error.
 _UNCONFIRMED_HOLDS_MAX = 2
 
 
@@ -34,8 +33,7 @@ class Reconciliation:
     async def ledger_verify(
         self, *, full: bool = False, on_progress: Progress = lambda _done, _all: None
     ) -> list[Difference]:
-        """Verifies the ledger and stores the number of differences. Returns the differences, which
-        are violations of invariants; an empty list means that all invariants hold."""
+        """Stores the number of differences. An empty list means that all invariants hold."""
         differences = await self._verification.verify(full=full, on_progress=on_progress)
         async with self._database.transaction() as connection:
             await verification.write_verification(connection, len(differences))
@@ -44,18 +42,15 @@ class Reconciliation:
     async def ledger_unsettled(
         self, *, models: tuple[str, ...] | None = None, limit: int = UNSETTLED_LIST_MAX
     ) -> list[ReservationEntry]:
-        """Returns unsettled reservations of calls to one of these models, or to any model if `models`
-        is None, oldest first."""
+        """Oldest first; None means any model."""
         async with self._database.autocommit() as connection:
             return await reservations.find_unsettled(connection, models, limit=limit)
 
     async def ledger_resolve(
         self, reservation_id: UUID, *, settle_picousd: int | None, confirmed: bool = False
     ) -> ReservationEntry:
-        """Settles an unsettled reservation at the cost `settle_picousd`, or releases it if
-        `settle_picousd` is None. Raises `StateConflict` if the reservation is not unsettled, for
-        example because it was resolved before. Raises `FarAboveHold` if the cost is more than twice
-        the hold and `confirmed` is False."""
+        """None releases. StateConflict if it isn't unsettled (any more), `FarAboveHold` if the cost
+        is more than twice the hold and not `confirmed`."""
         if settle_picousd is not None and not 0 <= settle_picousd <= PICOUSD_MAX:
             raise InvalidRequest("A settlement is an amount of 0 USD or more.", param="settle")
         reservation = await self._find(reservation_id)

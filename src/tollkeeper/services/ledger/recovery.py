@@ -1,9 +1,6 @@
-"""Maintains process leases, and marks the holds that no process will resolve as unsettled.
-
-A lease shows that a process is alive. No process will resolve a hold of a dead process. Nor will a live
-process resolve a hold that it has already resolved, but that is open again in the database. The latter
-happens after a failover to a standby that lacks the last commits, or if a backup was restored.
-"""
+"""Leases, and holds that no process will resolve: they become unsettled. Those are a dead
+process's, and those that a live one has resolved but that are open again, after a failover to a
+standby without the last commits, or a restored backup."""
 
 import asyncio
 import math
@@ -28,17 +25,14 @@ from tollkeeper.storage.revisions import code_revision
 
 _DIED = "the process that served the call died"
 _END_LOST = "the database has lost the end of the call"
-# The number of heartbeats in the duration of a lease. It is more than one, so that a process that
-# misses a heartbeat is not declared dead.
+# More than one, so a missed heartbeat doesn't make a process dead.
 HEARTBEATS_PER_LEASE = 4
-# The number of heartbeat intervals for which recovery watches a silent process before it declares
-# the process dead.
+# Heartbeat intervals to watch a silent process before it's declared dead.
 _HEARTBEATS_OBSERVED = 2
-# If a sweep (one run of recovery) is idle for longer than a lease, the database closes the sweep's
-# connection, which releases its lock. With short leases, this happens only after this time, because
-# a busy machine may pause for seconds.
+# The database closes a sweep that's idle for a lease, which unlocks. With short leases only after
+# this time: a busy machine may pause for seconds.
 _IDLE_S_MIN = 10.0
-# The number of reservations that one transaction marks.
+# In one transaction.
 _MARKED_AT_ONCE = 1000
 
 
@@ -46,19 +40,17 @@ _MARKED_AT_ONCE = 1000
 class Recovered:
     processes: int
     reservations: int
-    # The number of reservations of this process whose resolution or mark the database has lost.
+    # Of this process: the database has lost their resolution or mark.
     forgotten: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class LeasedHolds:
-    """Counts the holds that recovery does not change, because the leases of their processes have
-    not ended."""
+    """Holds that recovery doesn't change, as their processes' leases haven't ended."""
 
     processes: int
     reservations: int
-    # The time until the last of these leases ends if no heartbeat renews it; None if there is no
-    # lease.
+    # If no heartbeat renews it; None if there is no lease.
     lease_ends_in_s: int | None
 
 
@@ -67,13 +59,12 @@ class OwnHolds(NamedTuple):
     is_open: Callable[[UUID], bool]
 
     def has_forgotten(self, hold: OpenHold) -> bool:
-        """Tells whether a hold that is open in the database is not open in this process."""
+        """Open in the database, but not in this process."""
         return hold.process_id == self.process_id and not self.is_open(hold.id)
 
 
 class Lease:
-    """Maintains this process's lease. Heartbeats renew the lease, and so show other processes that
-    this process lives."""
+    """Heartbeats renew it, and show others that this process lives."""
 
     def __init__(
         self,
@@ -84,15 +75,14 @@ class Lease:
         kind: str | None = None,
         on_outdated: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """`kind` is the kind of a process that is not a gateway, for example a console; None for a
-        gateway. `on_outdated` gets the reason when the schema has become too new for this code."""
+        """`kind` is None for a gateway. `on_outdated` gets the reason when the schema is too new
+        for us."""
         self._database = database
         self._process = RunningProcess(
             process_id, code_revision(), socket.gethostname(), os.getpid(), kind
         )
         self._lease_s = lease_s
-        # The time of the first heartbeat since the last failure; None if no heartbeat has succeeded
-        # since then.
+        # The first heartbeat since the last failure.
         self._steady_since: float | None = None
         self._on_outdated = on_outdated
 
@@ -104,13 +94,11 @@ class Lease:
         await self._database.close_old_connections()
         try:
             async with self._database.autocommit() as connection:
-                # Check before the registration, because code that is too old for the schema may be
-                # unable to register.
+                # Before the registration, which code that's too old may be unable to do.
                 self._tell_outdated(await find_schema_state(connection))
                 await processes.register(connection, self._process)
-                # Check again. A contracting migration (after which older code no longer works)
-                # either waits for this registration and then sees it, or has already finished, and
-                # this check sees its result.
+                # Again: a contracting migration either waits for this registration and sees it, or
+                # has finished, and this check sees its result.
                 self._tell_outdated(await find_schema_state(connection))
         except BaseException:
             self._steady_since = None
@@ -124,9 +112,8 @@ class Lease:
 
     @property
     def steady(self) -> bool:
-        """Tells whether the database has answered for longer than the duration of a lease. By then
-        every live process has sent a heartbeat. Recovery must not run earlier, because right after
-        an outage all processes look dead."""
+        """The database has answered for longer than a lease, so every live process has sent a
+        heartbeat. No recovery before: right after an outage all look dead."""
         if self._steady_since is None:
             return False
         return asyncio.get_running_loop().time() - self._steady_since > self._lease_s
@@ -137,8 +124,7 @@ class Lease:
 
 
 class Recovery:
-    """Marks holds that no process will resolve as unsettled. A process counts as dead if it has
-    sent no heartbeat for longer than its lease, or if it has holds and is not registered."""
+    """A process is dead if it sent no heartbeat for a lease, or has holds and isn't registered."""
 
     def __init__(
         self,
@@ -147,25 +133,21 @@ class Recovery:
         open_holds: OpenHolds | None = None,
         own: OwnHolds | None = None,
     ) -> None:
-        """`own` describes the holds of this process. Without `own`, only looks for holds of dead
-        processes."""
+        """Without `own`, only looks for holds of dead processes."""
         self._database = database
         self._lease_s = lease_s
         self._open_holds = open_holds or OpenHolds()
         self._own = own
-        # Holds of this process that the previous sweep found open in the database but not in this
-        # process.
+        # What the previous sweep found open in the database but not in this process.
         self._forgotten_before: set[UUID] = set()
 
     async def ledger_recover(self) -> Recovered:
-        """Marks the holds of dead processes as unsettled, however old the holds are. Also marks the
-        holds that this process has already resolved, but that are open in the database. Never
-        changes a hold that a live process will resolve."""
+        """Dead processes' holds, however old, and those that this one has resolved but that are
+        open in the database. Never one that a live process will resolve."""
         return await self._sweep(unregistered_too=True)
 
     async def leased_holds(self) -> LeasedHolds:
-        """Counts the holds of processes whose leases have not ended. These processes are alive, or
-        died less than one lease ago."""
+        """Their processes are alive, or died less than a lease ago."""
         async with self._database.autocommit() as connection:
             open_holds = await self._open_holds.find_all(connection)
             holders = {hold.process_id for hold in open_holds}
@@ -175,8 +157,7 @@ class Recovery:
         return LeasedHolds(len(left_s), reservations, ends_in_s)
 
     async def recover_silent(self) -> Recovered:
-        """Marks the holds of dead processes as unsettled, but only of registered processes. This
-        costs almost nothing while all registered processes are alive."""
+        """Only registered processes, so it costs almost nothing while all are alive."""
         return await self._sweep(unregistered_too=False)
 
     async def _sweep(self, *, unregistered_too: bool) -> Recovered:
@@ -186,7 +167,7 @@ class Recovery:
             processes.sweep_lock(connection, idle_s=idle_s) as has_lock,
         ):
             if not has_lock:
-                # Another process is sweeping, so this process has nothing to do.
+                # Another process is sweeping.
                 return Recovered(0, 0)
             suspects: dict[UUID, datetime | None] = {
                 **await processes.find_silent(connection, lease_s=self._lease_s)
@@ -202,9 +183,8 @@ class Recovery:
             return replace(await self._recover(connection, suspects), forgotten=forgotten)
 
     async def _mark_forgotten(self, connection: Connection, open_holds: Sequence[OpenHold]) -> int:
-        """Marks the holds of this process that are open only in the database. A hold that was
-        committed just now may not be known to this process yet, so a hold is marked only if the
-        previous sweep found it too."""
+        """Only if the previous sweep found it too: this process may not know yet that a hold was
+        committed."""
         if self._own is None:
             return 0
         forgotten = [hold for hold in open_holds if self._own.has_forgotten(hold)]
@@ -215,11 +195,10 @@ class Recovery:
     async def _observe(
         self, connection: Connection, suspects: dict[UUID, datetime | None]
     ) -> dict[UUID, datetime | None]:
-        """Watches the processes that look dead for a time in which every live process sends a
-        heartbeat. Returns the processes that stay silent, with their last heartbeat (None if not
-        registered). The wait is needed because all processes look dead after an outage, a sleep of
-        the machine or a jump of its clock. If the database fails during the wait, this method
-        raises and no process is declared dead."""
+        """Returns those that stay silent while every live process sends a heartbeat, with their
+        last one (None if not registered). All look dead after an outage, a sleep of the machine or
+        a jump of its clock. If the database fails meanwhile, raises, and nobody is declared
+        dead."""
         for _ in range(_HEARTBEATS_OBSERVED if suspects else 0):
             await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)
             silent = await processes.find_silent(connection, lease_s=self._lease_s)
@@ -252,8 +231,7 @@ class Recovery:
 
 
 async def _mark(connection: Connection, holds: Sequence[OpenHold], reason: str) -> int:
-    """Marks the holds as unsettled. Each transaction marks a limited number of holds of one
-    organization, and writes an audit entry for them."""
+    """Each transaction: a limited number of one organization, and an audit entry for them."""
     by_organization: dict[OrganizationId, list[Mark]] = {}
     for hold in holds:
         mark = Mark(hold.organization_id, hold.id, reason)

@@ -1,4 +1,4 @@
-"""Turns refused admissions into errors for clients, and remembers those that stand for a while."""
+"""Turns refusals into errors for clients, and remembers those that stand for a while."""
 
 import time
 from datetime import UTC, datetime
@@ -16,13 +16,11 @@ from tollkeeper.domain.errors import (
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.minute_rate import NS_PER_S, MinuteRate
 
-# If one process rejects more calls of a project per minute than this without a hold, it rejects the
-# project's further calls unread. Rejected calls need this limit, because they do not count against
-# the project's rate limit.
+# Beyond this many rejections without a hold, one process rejects the project's calls unread. They
+# don't count against its rate limit, so they need a limit too.
 REFUSED_CALLS_PER_MINUTE = 6000
 _REMEMBERED_S_MAX = 1.0
 _PROJECTS_MAX = 10_000
-# After this time, a refusal has no effect on further calls.
 _EFFECTIVE_S_MAX = 60.0
 
 
@@ -86,8 +84,7 @@ def _not_enough_money(decision: Decision) -> str:
 
 
 def _reset(decision: Decision) -> str:
-    """Returns the sentence that names the time when a daily, weekly or monthly cap starts again
-    from zero, or "" for other refusals."""
+    """When a daily, weekly or monthly cap starts again from zero; "" for other refusals."""
     if decision.resets_at is None:
         return ""
     at = datetime.fromtimestamp(decision.resets_at, UTC).isoformat().replace("+00:00", "Z")
@@ -95,22 +92,18 @@ def _reset(decision: Decision) -> str:
 
 
 class StandingRefusals:
-    """Remembers which projects' calls this process rejects without reading their bodies and without
-    their accounts: for a short time, calls of a project that has used up its request rate, and calls of a
-    project of which too many calls were rejected for other reasons.
-
-    A project's token bucket stays empty until its next refill. Such a refusal is remembered for one second
-    at most, so that a higher limit takes effect within that second.
-    """
+    """Rejects a project's calls without reading bodies or accounts, for a short time, once its rate
+    is used up or too many were rejected otherwise. An empty bucket is remembered for a second at
+    most, so a higher limit takes effect by then."""
 
     def __init__(self) -> None:
-        # The time of the monotonic clock until which `find` may return an error.
+        # By the monotonic clock.
         self.until = 0.0
         self._refusals: dict[ProjectId, tuple[float, Decision]] = {}
         self._refused_calls = MinuteRate(REFUSED_CALLS_PER_MINUTE)
 
     def note(self, project_id: ProjectId, decision: Decision) -> None:
-        # `wait_us` is 0 if the rate limit was not the reason for the refusal.
+        # 0 if it wasn't the rate limit.
         if decision.wait_us:
             if len(self._refusals) >= _PROJECTS_MAX:
                 self._refusals.clear()
@@ -120,15 +113,12 @@ class StandingRefusals:
             self.until = now + _EFFECTIVE_S_MAX
 
     def count_refused(self, project_id: ProjectId) -> None:
-        """Counts a call that was rejected before anything was held for it. The ledger's rate limit
-        does not count such a call, so a client could otherwise send any number of them."""
+        """Rejected before anything was held. The rate limit doesn't count these, so a client could
+        otherwise send any number."""
         self._refused_calls.use(project_id)
         self.until = time.monotonic() + _EFFECTIVE_S_MAX
 
     def find(self, project_id: ProjectId) -> TollkeeperError | None:
-        """Returns the error for the project's calls if this process remembers that the project has
-        used up its rate limit, or if this process has rejected too many calls of the project for
-        other reasons."""
         until, decision = self._refusals.get(project_id, (0.0, None))
         if decision is not None:
             if time.monotonic() < until:

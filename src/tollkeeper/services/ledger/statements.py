@@ -9,7 +9,6 @@ from tollkeeper.services.ledger.locked_account import no_organization
 from tollkeeper.storage import accounts, ledger_months, projects, sums
 from tollkeeper.storage.database import Connection, Database
 
-# After every day that the ledger knows.
 _END_OF_DAYS = TIME_MAX // DAY_S
 
 
@@ -20,9 +19,8 @@ class Statements:
     async def statement_show(
         self, organization_id: OrganizationId, month: Month | None = None
     ) -> Statement:
-        """Returns the statement of the month (without `month`, of the current month). Starts with the
-        current balance and subtracts later changes, so that only rows since the beginning of the
-        month are read."""
+        """No month means the current one. Starts with the current balance and subtracts later
+        changes, so it only reads rows since the month began."""
         async with self._database.snapshot(organization_id) as connection:
             current = await ledger_months.read_current(connection)
             month = month or current

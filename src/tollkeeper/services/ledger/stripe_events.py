@@ -1,4 +1,4 @@
-"""Reads Stripe's webhook events. The caller has already verified the signature."""
+"""Reads Stripe's webhook events, whose signature the caller has verified."""
 
 from typing import Annotated, Any, TypeVar
 
@@ -13,16 +13,15 @@ from tollkeeper.domain.payments import (
     WithdrawalKind,
 )
 
-# The metadata key with the organization's id, in a checkout session or a payment intent.
+# Metadata key of a checkout session or a payment intent.
 ORGANIZATION_KEY = "tollkeeper_organization"
 _CURRENCY = "usd"
 
 _Id = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,255}$")]
 _Type = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_.]{1,100}$")]
 _Cents = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
-# For each status of a refund or dispute: its stage, and whether the money is withdrawn in that
-# stage. A report with a higher stage replaces a report with a lower stage, in whatever order the
-# reports arrive.
+# Its stage, and whether money is withdrawn then. A higher stage replaces a lower one, in whatever
+# order the reports arrive.
 _REFUND_STAGES = {
     "pending": (1, True),
     "requires_action": (1, True),
@@ -32,7 +31,7 @@ _REFUND_STAGES = {
     "canceled": (3, False),
 }
 _DISPUTE_STAGES = {
-    # The "warning" statuses are inquiries, which withdraw no money.
+    # The "warning" ones are inquiries, which withdraw no money.
     "warning_needs_response": (1, False),
     "warning_under_review": (1, False),
     "needs_response": (2, True),
@@ -96,8 +95,8 @@ _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 def read_event(body: bytes) -> PaymentEvent:
-    """Reads an event. Raises InvalidRequest if the body is not a Stripe event. If the event cannot
-    be booked, the returned event has a reason instead of a report."""
+    """InvalidRequest if it isn't Stripe's. If it can't be booked, there's a reason instead of a
+    report."""
     event = _decode(body, _Event)
     report, reason, refused = None, "", False
     try:

@@ -1,11 +1,7 @@
-"""Verifies the ledger in slices. A slice is the part of the ledger that one short transaction checks.
-
-The sums of an organization's rows are compared with its account in one snapshot, so that the comparison
-is exact during live traffic. The invariants of single rows are checked partition by partition. Each
-close is proven once, before the month's rows are dropped: its totals are compared with the rows. After
-this proof, the rows are not read again: verification checks the digest of the stored totals and then
-uses these totals.
-"""
+"""Verifies the ledger in slices, each a short transaction. An organization's rows and its account
+are compared in one snapshot, so it's exact during live traffic; single rows are checked partition
+by partition. A close is proven once, before the rows are dropped: totals against rows. From then on
+only the digest of the stored totals is checked, and these are used."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -23,19 +19,16 @@ from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.ledger_months import Close
 from tollkeeper.storage.verification import Ages, Slice
 
-# The number of organizations whose sums one transaction compares.
 ORGANIZATIONS_PER_SLICE = 50
-# The maximum number of differences that are returned. Further differences are only counted.
+# Others are only counted.
 DIFFERENCES_MAX = 10_000
 CLOSES_ARE_UNCHANGED = "closed months are as they were closed"
 _LEFT_OUT = "further differences"
 
 
 EVERY_HOURS = 24
-# The pause after a slice is four times as long as the slice took, so that verification loads one
-# connection for a fifth of the time.
+# Pauses four times as long as the slice took, so it loads one connection for a fifth of the time.
 _REST = 4.0
-# The maximum number of differences that are logged.
 _LOGGED_MAX = 10
 
 _log = structlog.get_logger("tollkeeper.ledger")
@@ -48,7 +41,7 @@ class Difference:
     detail: str
 
 
-# A callback with two arguments: the number of finished slices and the number of all slices.
+# Finished slices, and all slices.
 Progress = Callable[[int, int], None]
 
 
@@ -58,7 +51,7 @@ class _Findings:
         self._stored: list[Difference] = []
         self._left_out = 0
         self._done = 0
-        # The estimated number of all slices.
+        # Estimated.
         self.slices = 0
 
     def add(self, differences: Sequence[tuple[str, str, str]]) -> None:
@@ -68,7 +61,7 @@ class _Findings:
 
     def slice_done(self) -> None:
         self._done += 1
-        # There are more slices than estimated if organizations were created after the estimate.
+        # There are more if organizations were created after the estimate.
         self.slices = max(self.slices, self._done)
         self._on_progress(self._done, self.slices)
 
@@ -81,7 +74,7 @@ class _Findings:
 
 class Verification:
     def __init__(self, database: Database, ages: Ages, *, rest: float = 0) -> None:
-        """After each slice, verification pauses for `rest` times the duration of the slice."""
+        """Pauses `rest` times a slice's duration after it."""
         self._database = database
         self._ages = ages
         self._rest = rest
@@ -89,8 +82,7 @@ class Verification:
     async def verify(
         self, *, full: bool = False, on_progress: Progress = lambda _done, _all: None
     ) -> list[Difference]:
-        """Returns the differences. With `full`, months that were proven before are proven again if
-        their rows still exist."""
+        """`full` proves months again that were proven before, if their rows still exist."""
         async with self._database.autocommit() as connection:
             return await self.verify_on(connection, full=full, on_progress=on_progress)
 
@@ -101,7 +93,7 @@ class Verification:
         full: bool = False,
         on_progress: Progress = lambda _done, _all: None,
     ) -> list[Difference]:
-        """Does the same on a connection that the caller already has."""
+        """The same on a connection that the caller already has."""
         async with ledger_months.preventing_month_changes(connection) as protected:
             if not protected:
                 raise months_in_use()
@@ -159,8 +151,7 @@ class Verification:
     async def _prove(
         self, connection: Connection, month: Month, organizations: Slice, findings: _Findings
     ) -> bool:
-        """Compares a month's stored totals with its rows, and checks the invariants of the rows.
-        Returns True if there is no difference."""
+        """Totals against rows, and the rows' invariants. True if there's no difference."""
         began = asyncio.get_running_loop().time()
         rows = replace(organizations, first_id=month.first_id, last_id=_before(month.end_id))
         async with _slice(connection):
@@ -184,8 +175,7 @@ async def _slice(connection: Connection) -> AsyncIterator[None]:
 async def _find_to_prove(
     connection: Connection, closes: Sequence[Close], *, full: bool
 ) -> list[Month]:
-    """Returns the closed months whose rows exist. Without `full`, returns only the months that were
-    never proven."""
+    """Those with rows; without `full`, only never proven ones."""
     steps = await ledger_months.find_steps(connection)
     return [
         close.month
@@ -197,8 +187,7 @@ async def _find_to_prove(
 async def _check_chain(
     connection: Connection, closes: Sequence[Close], findings: _Findings
 ) -> None:
-    """Recomputes the digest of every close. The digest of each close covers the digest of the
-    previous close."""
+    """Each digest covers the previous one."""
     previous: Close | None = None
     for close in closes:
         async with _slice(connection):
@@ -229,8 +218,7 @@ async def _pages_of_organizations(connection: Connection) -> AsyncIterator[Slice
 
 
 def _open_ranges(months: Sequence[Month], closes: Sequence[Close]) -> list[tuple[UUID, UUID]]:
-    """Returns the ranges of reservation ids that do not belong to closed months: one range for each
-    open month, and the ranges before, between and after the months."""
+    """Ids outside closed months: each open month, and before, between and after the months."""
     closed = {close.month for close in closes}
     ranges = []
     begin = FIRST_ID
@@ -248,16 +236,15 @@ def _before(identity: UUID) -> UUID:
 
 
 class RegularVerification:
-    """Verifies the ledger every day, in one process at a time."""
+    """Every day, in one process at a time."""
 
     def __init__(self, database: Database, ages: Ages) -> None:
         self._database = database
         self._verification = Verification(database, ages, rest=_REST)
 
     async def verify_if_due(self) -> bool:
-        """Verifies the ledger unless it was verified within `EVERY_HOURS`, by any process or by
-        `ledger verify`. Does nothing while another process verifies it. Returns whether this
-        process has verified the ledger now."""
+        """Unless any process or `ledger verify` did within `EVERY_HOURS`, or another is at it.
+        Returns whether it did."""
         async with (
             self._database.autocommit() as connection,
             verification.verification_lock(connection) as has_lock,
