@@ -1,5 +1,4 @@
-"""Represents a backend that the settings declare but that cannot be used. Every call fails with an
-error that names the backend and the reason."""
+"""A backend that's declared but can't be used. Every call fails with its name and the reason."""
 
 from tollkeeper.backends.port import AnswerReceiver, BackendHealth
 from tollkeeper.domain.errors import Unavailable

@@ -1,8 +1,5 @@
-"""Decodes the JSON answers of model servers, for all protocols.
-
-Decoding is tolerant: unknown fields are skipped, and fields that some servers omit may be null or
-missing.
-"""
+"""Decodes model servers' JSON, for all protocols. Tolerant: unknown fields are skipped, and fields
+that some servers omit may be null or missing."""
 
 import json
 import re
@@ -12,15 +9,14 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-# The value of a `Raw` field that is missing in the JSON. It is empty, and so false in a condition.
+# A `Raw` field that's missing: empty, so false in a condition.
 ABSENT = msgspec.Raw()
 NULL = msgspec.Raw(b"null")
 _encoder = msgspec.json.Encoder()
 _Answer = TypeVar("_Answer")
 _Typed = TypeVar("_Typed", bound="HasType")
-# Matches every escape sequence in a JSON text. The named groups match an unpaired half of a UTF-16
-# surrogate pair: `first_at_end` is a first half at the end of a string, `first_inside` is a first
-# half at another position, and `second` is a second half.
+# Any escape sequence. The groups match an unpaired half of a UTF-16 surrogate pair: a first half at
+# the string's end or elsewhere, and a second half.
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}"
     rb"|(?P<first_at_end>u[dD][89abAB][\da-fA-F]{2})(?=\")"
@@ -30,27 +26,26 @@ _ESCAPE = re.compile(
     re.DOTALL,
 )
 _REPLACEMENT = rb"\ufffd"
-# The maximum number of first halves that wait for their second half. Several may wait, because a
-# record may have the same text in several fields, and the records of several choices may alternate.
+# A record may have the same text in several fields, and records of several choices may alternate.
 _WAITING_HALVES_MAX = 64
 
 
 class MalformedAnswer(Exception):
-    """The backend's answer violates the protocol."""
+    """The answer violates the protocol."""
 
 
 class ImagesTooLarge(MalformedAnswer):
-    """The answer has more images than the gateway accepts."""
+    """More images than the gateway accepts."""
 
 
 class SplitCharacters:
-    """Repairs characters that a server has split between two records of a stream. This happens if a
-    server cuts text by UTF-16 units: the first half of a surrogate pair is then at the end of one
-    string, and the second half is in a later record.
+    """Repairs characters that a server, cutting text by UTF-16 units, has split between two
+    records: the first half of the surrogate pair ends one string, and the second is in a later
+    record.
 
-    A first half at the end of a string is removed, and waits for the next second half. Halves are
-    joined in the order of their arrival. A first half without a second half stays removed. A first half
-    inside a string, and a second half for which no first half waits, become U+FFFD."""
+    A first half at the end is removed and waits for the next second half, in the order of arrival;
+    without one, it stays removed. Other unpaired halves become U+FFFD.
+    """
 
     __slots__ = ("_waiting",)
 
@@ -103,8 +98,7 @@ _flat_error_decoder = msgspec.json.Decoder(_FlatError)
 
 
 def value_or_none(raw: msgspec.Raw) -> msgspec.Raw | None:
-    """Returns the undecoded value of a field, or None if the field is missing or null. The value is
-    a copy, because a view would keep the whole record in memory."""
+    """Copies, because a view would keep the whole record in memory."""
     return None if raw is ABSENT or raw == NULL else raw.copy()
 
 
@@ -112,9 +106,8 @@ def decode(decoder: msgspec.json.Decoder[_Answer], body: bytes | msgspec.Raw) ->
     try:
         return decoder.decode(body)
     except (ValueError, RecursionError) as error:
-        # A server that uses Python's json module may write NaN or Infinity, which is not valid
-        # JSON, as a number of its usage. The rest of the answer is valid, so such a number is read
-        # as null.
+        # Python's json module may write NaN or Infinity, which isn't valid JSON, in a
+        # usage. The rest is valid, so it's read as null.
         json_text = bytes(body)
         if b"NaN" not in json_text and b"Infinity" not in json_text:
             raise MalformedAnswer("a record is not an answer in JSON") from error
@@ -126,8 +119,7 @@ def decode(decoder: msgspec.json.Decoder[_Answer], body: bytes | msgspec.Raw) ->
 
 
 def decode_whole(decoder: msgspec.json.Decoder[_Answer], body: bytes) -> _Answer:
-    """Decodes an answer that is one JSON body, and checks that the body is UTF-8. Records of a
-    stream do not need this check, because the parser of the stream has already made it. Raises
+    """Checks UTF-8 too, which the parser of a stream has already done for records. Raises
     MalformedAnswer."""
     if not body.isascii():
         try:
@@ -138,8 +130,7 @@ def decode_whole(decoder: msgspec.json.Decoder[_Answer], body: bytes) -> _Answer
 
 
 def decode_any(raw: msgspec.Raw) -> Any:
-    """Decodes the value of a field that may have any type. Returns an empty object if the value
-    cannot be decoded."""
+    """For a field of any type. An empty object if it can't be decoded."""
     try:
         return msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -147,16 +138,13 @@ def decode_any(raw: msgspec.Raw) -> Any:
 
 
 def error_record(error: msgspec.Raw) -> Any | None:
-    """Decodes the error that a server sends in place of an answer. Returns None if there is no
-    error."""
     value = value_or_none(error)
     return None if value is None else decode_any(value)
 
 
 def with_status(error: Any, field: str, statuses: Mapping[str, int]) -> Any:
-    """Returns the error record with a `code`. If the record has no code, the code is the HTTP status
-    that `statuses` assigns to the word in `field`, or None for an unknown word. An error that is not
-    an object is returned unchanged."""
+    """Adds a `code`, if there's none: the HTTP status for the word in `field`, or None. An error
+    that isn't an object stays unchanged."""
     if not isinstance(error, dict) or error.get("code") is not None:
         return error
     word = error.get(field)
@@ -164,8 +152,7 @@ def with_status(error: Any, field: str, statuses: Mapping[str, int]) -> Any:
 
 
 def flat_error_record(body: bytes) -> dict[str, Any] | None:
-    """Returns the error if the body itself is an error object, as SGLang and Mistral send it;
-    otherwise None."""
+    """If the body itself is an error object, as from SGLang and Mistral."""
     try:
         error = decode_whole(_flat_error_decoder, body)
     except MalformedAnswer:
@@ -176,7 +163,7 @@ def flat_error_record(body: bytes) -> dict[str, Any] | None:
 
 
 def decode_usage_only(body: bytes) -> UsageOnly:
-    """Returns the usage in a body whose other content cannot be read, as far as it can be read."""
+    """As far as it can be read; the other content can't be."""
     return decoded_or(UsageOnly(), _usage_decoder, body)
 
 
@@ -190,8 +177,8 @@ def decoded_or(default: _Answer, decoder: msgspec.json.Decoder[_Answer], body: b
 def decode_known(
     decoder: msgspec.json.Decoder[_Typed], body: bytes | msgspec.Raw, known: Collection[str]
 ) -> _Typed | None:
-    """Decodes a record whose `type` is known or missing. Returns None for a record of any other type,
-    even if its fields do not fit the decoder, because servers add types."""
+    """None for an unknown `type`, even if its fields don't fit the decoder, because servers add
+    types. A missing type counts as known."""
     try:
         record = decode(decoder, body)
         type_ = record.type

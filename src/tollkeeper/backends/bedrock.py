@@ -1,5 +1,5 @@
-"""Holds what all protocols of Amazon Bedrock share: the exceptions (frames that end a stream with an
-error), and the path of the token count request."""
+"""What all Bedrock protocols share: exceptions (frames that end a stream with an error), and the
+path of the token count request."""
 
 import re
 from urllib.parse import quote
@@ -11,7 +11,7 @@ from tollkeeper.backends.refusals import refusal
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
 from tollkeeper.domain.prompt import FreeObject
 
-# The status for exceptions that are not in `_STATUSES`.
+# Of exceptions that aren't in `_STATUSES`.
 _UNKNOWN_STATUS = 500
 _STATUSES = {
     "accessDeniedException": 403,
@@ -27,8 +27,7 @@ _STATUSES = {
     "validationException": 400,
 }
 _ERROR = "error"
-# The prefix that a cross-region inference profile adds to the id of a model. The token count request
-# accepts only the id of the model itself.
+# A cross-region inference profile's prefix, which the token count request doesn't accept.
 _GEOGRAPHY = re.compile(r"^(?:us|us-gov|eu|apac|jp|au|ca|global)\.")
 _records = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _details = msgspec.json.Decoder(FreeObject)
@@ -40,8 +39,8 @@ def count_tokens_path(upstream_model: str) -> str:
 
 
 def read_record(payload: bytes) -> tuple[str, msgspec.Raw]:
-    """Returns the name and the content of the event in a record (see `aws_event_stream`). Raises
-    MalformedAnswer if the record does not have exactly one field."""
+    """The event's name and content (see `aws_event_stream`). Raises MalformedAnswer unless there's
+    exactly one field."""
     record = decode(_records, payload)
     if len(record) != 1:
         raise MalformedAnswer("a record does not contain exactly one event")
@@ -56,9 +55,8 @@ def is_exception(name: str) -> bool:
 def failure_of(
     name: str, content: msgspec.Raw, *, accepted: bool, secrets: tuple[str, ...]
 ) -> TollkeeperError:
-    """Converts an exception to an error. `accepted` tells whether the backend has sent output. After
-    output, the call is charged. Before output, the status of the exception decides whether the call
-    may have been charged."""
+    """`accepted`: the backend has sent output, so the call is charged. Otherwise the exception's
+    status decides."""
     if accepted:
         return BackendFailed("The backend failed while it was answering.", charged=True)
     try:
@@ -66,7 +64,7 @@ def failure_of(
     except MalformedAnswer:
         details = {}
     if name == _ERROR:
-        # The frame has the type `error`, and its code is the name of an exception.
+        # The code of an `error` frame is an exception's name.
         code = str(details.get("code"))
         name = code[:1].lower() + code[1:]
     status = _STATUSES.get(name, _UNKNOWN_STATUS)

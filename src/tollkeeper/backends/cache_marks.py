@@ -1,10 +1,6 @@
-"""Reads cache marks: the property `cache_control`, with which a client marks a part or a tool for the
-prompt cache of the provider.
-
-`extra` of a part or a tool contains the properties for which the gateway has no field. Of these, only
-`cache_control` has a meaning in the Messages and Converse protocols. All other properties would be
-lost, so they are rejected, unless they do not affect the answer.
-"""
+"""Reads cache marks (`cache_control`), with which clients mark a part or tool for the provider's
+prompt cache. In the Messages and Converse protocols, no other property in `extra` has a meaning: it
+would be lost, so it's rejected unless it doesn't affect the answer."""
 
 from tollkeeper.backends.request_fields import check_extra
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
@@ -18,7 +14,7 @@ _LIFETIMES = ("5m", "1h")
 class Marks:
     def __init__(self, caching: PromptCaching) -> None:
         self._caching = caching
-        # Whether the client has marked any part or tool.
+        # On any part or tool.
         self.has_marks = False
 
     def read(self, extra: FreeObject | None, place: str) -> FreeObject:
@@ -29,8 +25,8 @@ class Marks:
         return {} if mark is None else {_MARK: self._checked(mark, f"{place}.{_MARK}")}
 
     def automatic(self) -> FreeObject | None:
-        """Returns the cache mark for the whole prompt, as the model's settings require. Returns None
-        if the settings require no mark, or if the client has set its own marks."""
+        """For the whole prompt, as the model's settings require. None if the client has set
+        marks."""
         match self._caching:
             case _ if self.has_marks:
                 return None

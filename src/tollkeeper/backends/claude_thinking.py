@@ -1,9 +1,6 @@
-"""Writes the request fields that ask a Claude model for reasoning, and seals the reasoning of its
-answers. Anthropic's Messages protocol and Amazon Bedrock's Converse protocol both use this.
-
-The provider signs each block of reasoning, and accepts a block in a later request only if the
-block is unchanged. So clients get each signed block as one sealed value: the block as a JSON text.
-"""
+"""Asks Claude for reasoning and seals it, for Messages and Converse. The provider signs each block
+of reasoning and accepts it back only unchanged, so clients get it as one sealed value: its JSON
+text."""
 
 from collections.abc import Callable, Iterator
 
@@ -16,11 +13,9 @@ from tollkeeper.domain.messages_behavior import ThinkingStyle
 from tollkeeper.domain.prompt import FreeObject, Prompt, Reasoning, Role, ToolCall
 
 _THINKING = "thinking"
-# The options of client requests that this module converts, mapped to the field `thinking`.
 OPTIONS = dict.fromkeys(REASONING_OPTIONS, _THINKING)
-# The smallest reasoning budget that the provider accepts.
+# The smallest that the provider accepts.
 _BUDGET_TOKENS_MIN = 1024
-# The efforts in client requests, mapped to the efforts of Claude.
 _EFFORTS = {
     "minimal": "low",
     "low": "low",
@@ -29,10 +24,10 @@ _EFFORTS = {
     "xhigh": "xhigh",
     "max": "max",
 }
-# For each effort, the token budget for reasoning in percent of the output limit.
+# Of the output limit, in percent.
 _SHARES = {"minimal": 10, "low": 20, "medium": 50, "high": 80, "xhigh": 95, "max": 95}
 _DEFAULT_SHARE = 50
-# The stop reasons that both protocols have.
+# In both protocols.
 FINISHES = {
     "end_turn": Finish.STOP,
     "stop_sequence": Finish.STOP,
@@ -42,8 +37,7 @@ FINISHES = {
 }
 _encode = msgspec.json.Encoder().encode
 
-# Returns the signed blocks of an earlier answer's reasoning in the form of the protocol. Omits values
-# that a backend of another protocol sealed.
+# In the form of the protocol, without values that another protocol's backend sealed.
 SignedBlocks = Callable[[Reasoning], list[FreeObject]]
 
 
@@ -52,7 +46,7 @@ def sealed_block(block: FreeObject) -> str:
 
 
 def sealed_objects(reasoning: Reasoning) -> Iterator[FreeObject]:
-    """Skips values that are not JSON objects: backends of other protocols sealed them."""
+    """Skips what backends of other protocols sealed."""
     for sealed in reasoning.sealed:
         try:
             block = msgspec.json.decode(sealed)
@@ -63,14 +57,14 @@ def sealed_objects(reasoning: Reasoning) -> Iterator[FreeObject]:
 
 
 class ThinkingFields(msgspec.Struct, frozen=True):
-    """A field that is None is not sent."""
+    """None isn't sent."""
 
     thinking: FreeObject | None = None
     effort: str | None = None
 
 
 def thinking_fields(call: Call, signed_blocks: SignedBlocks) -> ThinkingFields:
-    """Raises InvalidRequest for a reasoning budget that does not fit the output limit."""
+    """Raises InvalidRequest for a budget that doesn't fit the output limit."""
     prompt, asked = call.prompt, asked_reasoning(call, OPTIONS)
     effort = _EFFORTS.get(asked.effort or "")
     if asked.off is not None:
@@ -88,7 +82,7 @@ def thinking_fields(call: Call, signed_blocks: SignedBlocks) -> ThinkingFields:
     if is_adaptive:
         return ThinkingFields({"type": "adaptive", **display}, effort)
     if _continues_without_signature(prompt, signed_blocks):
-        # The provider rejects a reasoning budget if the answer that called the tools has no signed
+        # The provider rejects a budget if the answer that called the tools has no signed
         # reasoning.
         return ThinkingFields()
     share = _SHARES.get(asked.effort or "", _DEFAULT_SHARE)
@@ -109,8 +103,7 @@ def _check_budget(tokens: int, call: Call, param: str) -> None:
 
 
 def _continues_without_signature(prompt: Prompt, signed_blocks: SignedBlocks) -> bool:
-    """Tells whether the request continues an answer that called tools, but without the signed
-    reasoning of that answer."""
+    """Of an answer that called tools."""
     for turn in reversed(prompt.turns):
         if turn.role is Role.USER:
             return False

@@ -1,5 +1,4 @@
-"""Defines the configuration of one backend. This module reads no file: `bootstrap` creates the
-configuration from the settings."""
+"""One backend's configuration. `bootstrap` creates it from the settings."""
 
 import re
 from collections.abc import Mapping
@@ -12,8 +11,7 @@ from tollkeeper.backends.credentials import CredentialKind, is_header_text
 from tollkeeper.backends.identities import Identity
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-# The user and password in an address: everything after the scheme and up to the last @. An earlier
-# @ may be a part of an unencoded password.
+# Up to the last @: an earlier one may be in an unencoded password.
 _USER_AND_PASSWORD = re.compile(r"^((?:[a-z][a-z0-9+.-]*://)?).*@", re.IGNORECASE | re.DOTALL)
 _QUERY_OR_FRAGMENT = re.compile(r"[?#].*", re.DOTALL)
 _INVALID_PORT = re.compile(
@@ -22,8 +20,7 @@ _INVALID_PORT = re.compile(
 
 
 class WireProtocol(StrEnum):
-    """Lists the protocols of backends. The comments show the request for an answer that is not
-    streamed."""
+    """With the request for an answer that isn't streamed."""
 
     # POST {url}/chat/completions
     CHAT = "chat"
@@ -44,39 +41,37 @@ class WireProtocol(StrEnum):
 
 
 class OutputLimitField(StrEnum):
-    """Lists the fields of a chat request that can contain the output limit. Many servers support
-    only one of the two fields, and ignore or reject the other field."""
+    """Many servers support only one of the two, and ignore or reject the other."""
 
-    # Keeps the field that the client used.
+    # The client's field.
     SAME_AS_CLIENT = "same_as_client"
     MAX_TOKENS = "max_tokens"
     MAX_COMPLETION_TOKENS = "max_completion_tokens"
 
 
 class Tokenizer(StrEnum):
-    """Lists the requests with which a backend counts the tokens of a prompt without answering the
-    prompt."""
+    """Requests that count a prompt's tokens without answering it."""
 
     NONE = "none"
     # POST /tokenize with the model, messages and tools; the answer has `count`.
     VLLM = "vllm"
     # POST {url}/chat/completions/input_tokens with the chat body; the answer has `input_tokens`.
     LLAMA_CPP = "llama_cpp"
-    # The token count request of the backend's protocol: Messages, Gemini or Converse.
+    # The protocol's own: Messages, Gemini or Converse.
     PROTOCOL = "protocol"
 
 
 @dataclass(frozen=True, slots=True)
 class BillingRules:
-    """Says how a provider bills what its answers don't show. The defaults are for a provider that
-    publishes no rule. A preset sets the rules, except `cache_adds_to_prompt`, which is a setting."""
+    """What a provider bills but its answers don't show. Presets set the rules, except
+    `cache_adds_to_prompt`, a setting. The defaults are for providers that publish no rule."""
 
-    # The finish reason of a chat answer for whose tokens the provider bills nothing.
+    # A chat answer with this finish reason costs nothing.
     free_finish: str | None = None
-    # Whether the last running total of a stream that breaks off is the bill.
+    # If the stream breaks off.
     bills_running_totals: bool = False
-    # Whether cached tokens in a chat report are in addition to the prompt's tokens, even if the report
-    # doesn't show it (Grok at Azure).
+    # Cached tokens in a chat report are in addition to the prompt's, even if it doesn't show it
+    # (Grok at Azure).
     cache_adds_to_prompt: bool = False
 
 
@@ -85,85 +80,75 @@ NO_BILLING_RULES = BillingRules()
 
 @dataclass(frozen=True, slots=True)
 class BackendConfig:
-    """Configures one backend: its replicas, which serve the same models, and the limits of every
-    request. Fields with a default value cannot be changed by settings, because an operator would
-    have no way to choose a better value."""
+    """Settings can't change the fields with defaults: operators couldn't choose better values."""
 
     name: str
-    # Base addresses of the replicas, including a path such as `/v1`.
+    # With a path such as `/v1`.
     urls: tuple[str, ...]
     protocol: WireProtocol
     api_key: str | None = field(repr=False)
-    # The file from which `api_key` was read, or "". After a change, the file is read again.
+    # Of `api_key`, or "". Read again after a change.
     api_key_file: str
-    # The header that contains the key, or the kind of the identity.
+    # The key's header, or the identity's kind.
     credential: CredentialKind
-    # The identity that obtains tokens or signs requests, if the backend requires tokens or signatures
-    # instead of a key; otherwise None.
+    # Obtains tokens or signs requests, if the backend doesn't take a key.
     identity: Identity | None
-    # Additional headers of every request.
+    # Of every request.
     headers: Mapping[str, str]
-    # A file with the only trusted certificates. "" means the trusted certificates of the system.
+    # The only trusted certificates. "" means the system's.
     tls_ca_file: str
 
     connect_timeout_s: float
-    # The longest pause in an answer that has begun. Before the answer begins, only the deadline of
-    # the call limits the wait.
+    # The longest pause in an answer that has begun. Before that, only the call's deadline
+    # limits the wait.
     idle_timeout_s: float
-    # The maximum number of other replicas to which a failed call is sent. A call is only sent to
-    # another replica if the failed attempt cannot have been charged.
+    # The most other replicas to which a call is sent, if the failed attempt can't have been
+    # charged.
     retries: int
-    # Whether to request a stream from the backend even if the client wants JSON. The embedded model
-    # server needs a stream: it stops working on a call of a disconnected client only if the call is
-    # streamed.
+    # Even if the client wants JSON. The embedded model server only stops working on a
+    # disconnected client's call if it's streamed.
     always_stream: bool
-    # Fields that are added to the request of every call, because this kind of server needs them.
+    # Added to every call's request, because this kind of server needs them.
     extra_fields: Mapping[str, Any]
 
-    # The next five fields are only for the chat protocol. `output_limit_field` names the field of a request
-    # that contains the output limit.
+    # The next five are only for the chat protocol.
     output_limit_field: OutputLimitField
-    # Whether a request for a stream asks for usage with `stream_options`.
+    # With `stream_options`.
     include_usage: bool
-    # The gateway rejects a request with one of `refused_fields`. It renames or omits the other fields in
-    # the request to the backend.
+    # The gateway rejects requests with one of these, and renames or omits the fields below.
     refused_fields: tuple[str, ...]
     renamed_fields: Mapping[str, str]
     omitted_fields: tuple[str, ...]
 
-    # Only for the Responses protocol: whether a request may contain reasoning as plain text.
+    # Only for the Responses protocol: reasoning may be plain text in a request.
     takes_reasoning_text: bool
     tokenizer: Tokenizer
-    # The path of the token count request. A path that starts with "/" is relative to the scheme, host
-    # and port of the URL; any other path is relative to the URL. "" means the default path.
+    # From the host if it starts with "/", otherwise from the URL. "" means the default.
     tokenize_path: str
-    # The maximum number of connections to each replica, from each process.
+    # To each replica, from each process.
     connections_max: int
     billing_rules: BillingRules
 
-    # The longest time for a token count request. After this time, the gateway estimates the size of
-    # the prompt.
+    # After this, the gateway estimates the prompt's size.
     tokenize_timeout_s: float = 2
-    # The maximum size of an answer that is not streamed.
+    # Of an answer that isn't streamed.
     body_bytes_max: int = 64 << 20
-    # The maximum number of idle connections to each replica.
+    # To each replica.
     idle_connections_max: int = 256
-    # The time after which the gateway closes an idle connection. Common model servers close idle
-    # connections after five seconds. If a request is written while the server closes the connection,
-    # the gateway cannot know whether the request ran. So the gateway closes idle connections earlier.
+    # Common servers close idle connections after five seconds. If that meets a request, nobody
+    # knows whether it ran, so the gateway closes them earlier.
     keep_alive_s: float = 4
-    # The maximum number of calls that wait for a connection to a replica if all its connections are
-    # in use. The calls of one organization may be at most a quarter of this number.
+    # Calls that wait for a connection to a replica, at most a quarter of them from one
+    # organization.
     connections_waiting_max: int = 1024
 
-    # The number of successive failures after which a replica is ejected (not called for a while).
+    # In a row.
     failures_to_eject: int = 3
-    # The duration of the first ejection. After each failed probe, the duration doubles, up to the
-    # maximum.
+    # It doubles after each failed probe, up to the maximum.
     ejection_s: float = 1
     ejection_s_max: float = 10
-    # A replica is ejected only if calls of at least this many organizations failed. If fewer
-    # organizations use the backend, calls of all these organizations must have failed.
+    # Calls of this many organizations must fail to eject a replica, or of all that use the
+    # backend if they are fewer.
     organizations_to_eject: int = 2
 
     def __post_init__(self) -> None:
@@ -176,14 +161,13 @@ class BackendConfig:
 
 
 def host_and_port(url: str) -> tuple[str, int]:
-    """Returns the host and the port of a base address. Raises ValueError if the address is not http
-    or https, or has parts that a base address cannot have."""
+    """Raises ValueError if it isn't http or https, or has parts that a base address can't have."""
     shown = repr(shown_url(url))
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        # `from None`, because the original error quotes parts of the address, which may be secret.
+        # `from None`: the original quotes parts of the address, which may be secret.
         raise ValueError(f"{shown} is not an http or https address") from None
     if parts.scheme not in _DEFAULT_PORTS:
         raise ValueError(f"{shown} must start with http:// or https://")
@@ -197,8 +181,8 @@ def host_and_port(url: str) -> tuple[str, int]:
 
 
 def shown_url(url: str) -> str:
-    """Formats the address for a message, without the parts that may contain a secret: user and
-    password, query and fragment, and a port that is not a number."""
+    """Without what may be secret: user and password, query and fragment, and a port that's no
+    number."""
     shown = _USER_AND_PASSWORD.sub(r"\1***@", url)
     shown = _QUERY_OR_FRAGMENT.sub("?***", shown)
     return _INVALID_PORT.sub(r"\1:***", shown)

@@ -1,9 +1,6 @@
-"""Walks the turns (messages) of a prompt, and encodes them for protocols in which a message is a list
-of blocks.
-
-Content for which the protocol has no field is rejected, because the request would have another
-meaning without this content.
-"""
+"""Walks a prompt's turns, and encodes them for protocols whose messages are lists of blocks.
+Content without a field in the protocol is rejected, because without it the request would mean
+something else."""
 
 import hashlib
 import re
@@ -32,12 +29,9 @@ _SYSTEM = "system"
 
 
 class Walk(ABC):
-    """Visits the turns of a prompt."""
-
     def __init__(self) -> None:
-        # The id of the last legacy call (`function_call`) of each function. The gateway creates
-        # these ids, because legacy calls have none. A legacy result belongs to the last call of the
-        # same function.
+        # Legacy calls (`function_call`) have no ids, so the gateway creates them. A legacy
+        # result belongs to the function's last call.
         self._legacy_calls: dict[str, str] = {}
 
     def add(self, turns: Sequence[Turn]) -> None:
@@ -60,7 +54,7 @@ class Walk(ABC):
 
     @abstractmethod
     def _add_message(self, turn: Turn) -> None:
-        """Adds a turn of the user, the system or the developer."""
+        """For the user, the system or the developer."""
 
     @abstractmethod
     def _add_answer(self, turn: Turn) -> None: ...
@@ -77,7 +71,6 @@ class Walk(ABC):
         return call.id
 
     def _answered_id(self, result: ToolResult, turn: Turn) -> str:
-        """Returns the id of the tool call to which a result belongs."""
         if turn.role is Role.FUNCTION:
             call_id = self._legacy_calls.get(result.name or "")
             if call_id is None:
@@ -95,19 +88,18 @@ class Walk(ABC):
 
 
 class Conversation(Walk):
-    """Collects the system text and the messages of one request. Adjacent turns of the same role
-    become one message, because these protocols require the results of all tool calls in the message
-    right after the calls. For each protocol, a subclass encodes the blocks."""
+    """Adjacent turns of a role become one message, because the results of all tool calls must be in
+    the message right after them. Each protocol's subclass encodes the blocks."""
 
     assistant_role = "assistant"
-    # The field of a message that contains the message's blocks.
+    # In a message.
     blocks_field = "content"
-    # Whether the protocol allows a system message after other messages.
+    # A system message after others.
     takes_late_system = True
 
     def __init__(self) -> None:
         super().__init__()
-        # The text blocks of the system turns before all other turns.
+        # Of system turns before all others.
         self.system: list[FreeObject] = []
         self.messages: list[FreeObject] = []
 
@@ -121,9 +113,8 @@ class Conversation(Walk):
     def marked(
         self, block: FreeObject | None, extra: FreeObject | None, place: str
     ) -> list[FreeObject]:
-        """Returns the block, changed or extended as the additional properties of its part require,
-        for example `cache_control`. If `block` is None, the part is empty: the properties are only
-        checked, and the result is empty."""
+        """Changed or extended as the part's additional properties (such as `cache_control`)
+        require. None means the part is empty: the properties are only checked."""
 
     @abstractmethod
     def answer_blocks(self, turn: Turn) -> list[FreeObject]: ...
@@ -136,7 +127,7 @@ class Conversation(Walk):
     def add(self, turns: Sequence[Turn]) -> None:
         super().add(turns)
         if not self.messages and self.system:
-            # The protocol requires at least one message, so the system text becomes a user message.
+            # At least one message is required.
             self._add_blocks(_USER, self.system)
             self.system = []
 
@@ -179,7 +170,7 @@ class Conversation(Walk):
             self.messages.append({"role": role, self.blocks_field: blocks})
 
     def _content(self, parts: Iterable[Content], place: str) -> list[FreeObject]:
-        """Omits empty texts, because providers reject empty text blocks."""
+        """Without empty texts, which providers reject."""
         blocks: list[FreeObject] = []
         for part in parts:
             match part:
@@ -194,17 +185,15 @@ class Conversation(Walk):
 
 
 class ConversationWithIds(Conversation):
-    """Encodes turns for protocols in which each tool call has an id, and the result of the call
-    repeats the id."""
+    """For protocols whose tool results repeat the call's id."""
 
-    # Matches the ids that the provider accepts.
+    # Of ids that the provider accepts.
     call_id_pattern: re.Pattern[str]
 
     @abstractmethod
     def reasoning_blocks(self, reasoning: Reasoning) -> list[FreeObject]: ...
 
     def search_blocks(self, search: SearchBlock) -> list[FreeObject]:
-        """Encodes a provider's web search, if the protocol has one."""
         raise unsupported_content(search.place)
 
     @abstractmethod
@@ -235,16 +224,15 @@ class ConversationWithIds(Conversation):
         return self.marked(block, call.extra, call.place)
 
     def _accepted_id(self, call_id: str) -> str:
-        """Replaces an id whose form the provider doesn't accept by a hash. A call and its result have
-        the same id, so they get the same hash."""
+        """A hash of an id that the provider wouldn't accept, the same for the call and its
+        result."""
         if self.call_id_pattern.fullmatch(call_id):
             return call_id
         return f"call_{hashlib.sha256(call_id.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
 
 
 def arguments_object(call: ToolCall) -> FreeObject:
-    """Decodes only the top level of the arguments: the values stay JSON (`msgspec.Raw`). An empty text
-    means no arguments."""
+    """Decodes only the top level; the values stay JSON. An empty text means no arguments."""
     decoded = decode_arguments(call.arguments.strip() or "{}")
     if decoded is None:
         raise InvalidRequest(

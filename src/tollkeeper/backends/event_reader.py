@@ -1,9 +1,5 @@
-"""Defines the base classes of the answer readers. A reader converts the records of one answer to
-events. The base classes hold the state of the answer, its size limits and its failures.
-
-A record is one message of a stream. A piece is one event with content: a part of the text, of the
-reasoning or of a tool call.
-"""
+"""Base classes of the answer readers, with an answer's state, size limits and failures. A record is
+one message of a stream; a piece is one event with text, reasoning or part of a tool call."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -37,14 +33,11 @@ from tollkeeper.domain.inference import (
 )
 from tollkeeper.domain.usage import ReportedUsage
 
-# Some servers split the text of one token into two pieces, or send the signature of a token's text
-# as a second piece. An answer with more pieces per token is rejected.
+# Some servers split a token's text in two, or send its signature as a second piece.
 _PIECES_PER_TOKEN_MAX = 2
-# Each limit allows this many more pieces or records, for example for records that only begin or end
-# a message.
+# More pieces or records, for example those that only begin or end a message.
 _SLACK = 64
-# The maximum length of all images in an answer together, in base64. There are separate limits for the
-# size of one record, and for the body of an answer that is not streamed.
+# Of all images in base64. A record and a whole body have their own limits.
 _IMAGE_CHARACTERS_MAX = 64 << 20
 _NO_ARGUMENTS = "{}"
 
@@ -54,40 +47,37 @@ def pieces_max(output_tokens: int) -> int:
 
 
 class StreamReader(ABC):
-    """Implements `AnswerReader`, except for reading a record. For each protocol, a subclass reads
-    one record and appends its events to `_events`."""
+    """Each protocol's subclass reads a record and appends its events to `_events`."""
 
     def __init__(
         self, call: Call, *, secrets: tuple[str, ...] = (), empty_records_per_token: int = 0
     ) -> None:
-        """`empty_records_per_token` is the number of records without content that the backend may
-        send for each output token."""
+        """`empty_records_per_token`: records without content that the backend may send per output
+        token."""
         self._secrets = secrets
-        # While a server reads the prompt, it may report its progress with records without content:
-        # at most one for each prompt token.
+        # A server may report its progress in reading the prompt, at most once per token.
         self._empty_records_left = (
             call.model.context_length + empty_records_per_token * call.output_tokens_max + _SLACK
         )
         self._image_characters_left = _IMAGE_CHARACTERS_MAX
         self._split_characters = SplitCharacters()
         self._events: list[Event] = []
-        # `AnswerReader` explains `accepted`, `failing` and `failure`.
+        # See `AnswerReader`.
         self.accepted = False
         self.failing = False
-        # Whether the answer has ended properly.
         self.done = False
         self.failure: TollkeeperError | None = None
 
     def read(self, payloads: Iterable[bytes]) -> list[Event]:
         try:
             for payload in payloads:
-                # The same condition as `ended`, written out to avoid a property call per record.
+                # `ended`, written out to avoid a property call per record.
                 if self.done or self.failure is not None:
                     break
                 self._read_payload(self._split_characters.join(payload))
         except MalformedAnswer as error:
             malformed = f"The backend's stream is malformed: {error}."
-            # A client can request many images.
+            # Clients can request many images.
             may_be_client_fault = isinstance(error, ImagesTooLarge)
             self.fail(
                 BackendFailed(malformed, charged=True, may_be_client_fault=may_be_client_fault)
@@ -117,7 +107,7 @@ class StreamReader(ABC):
 
     @abstractmethod
     def _read_payload(self, payload: bytes) -> None:
-        """Appends the record's events to `_events`. Raises MalformedAnswer."""
+        """Appends to `_events`. Raises MalformedAnswer."""
 
     def _count_images(self, images: tuple[str, ...]) -> None:
         self._image_characters_left -= sum(map(len, images))
@@ -131,12 +121,11 @@ class StreamReader(ABC):
 
 
 class EventReader(StreamReader):
-    """Reads an answer with one choice, streamed or not, for every protocol except chat. For each
-    record, the protocol's subclass calls the methods that the content of the record requires:
-    `_open`, `_emit`, `_emit_call`, `_report`, `_finish` or `fail`."""
+    """For every protocol except chat: one choice, streamed or not. Subclasses call `_open`,
+    `_emit`, `_emit_call`, `_report`, `_finish` or `fail`, as a record requires."""
 
-    # Whether the reader drops all tool calls after the first, if the client wants a single tool call.
-    # True for protocols in which a request cannot forbid parallel tool calls.
+    # Drops further tool calls if the client wants one, because the protocol's requests can't
+    # forbid them.
     enforces_single_call = False
 
     def __init__(
@@ -144,8 +133,7 @@ class EventReader(StreamReader):
     ) -> None:
         super().__init__(call, secrets=secrets, empty_records_per_token=empty_records_per_token)
         self._pieces_left = pieces_max(call.output_tokens_max)
-        # A client that sent only the legacy field `functions` reads `function_call`, not
-        # `tool_calls`.
+        # Such a client reads `function_call`, not `tool_calls`.
         self._legacy = call.prompt.has_legacy_functions_only
         self._first_call_only = self.enforces_single_call and (
             self._legacy or call.prompt.parallel_tool_calls is False
@@ -163,7 +151,7 @@ class EventReader(StreamReader):
         """See `Wire.read_usage`."""
 
     def whole_answer(self, body: bytes) -> WholeAnswer:
-        """See `Wire.read_whole`. A failure in addition to output means that the call is charged."""
+        """See `Wire.read_whole`. With output, a failed call is charged."""
         events = self.read_whole(body)
         if self.failure is not None and not self.accepted:
             raise self.failure
@@ -187,7 +175,7 @@ class EventReader(StreamReader):
 
     @abstractmethod
     def _read_body(self, body: bytes) -> None:
-        """Reads an answer that is not streamed. Raises MalformedAnswer."""
+        """Not streamed. Raises MalformedAnswer."""
 
     @abstractmethod
     def _read_record(self, payload: bytes) -> None:
@@ -214,9 +202,8 @@ class EventReader(StreamReader):
         self._emit(Delta(0, images=images))
 
     def _count_call(self) -> int:
-        """Counts a tool call, and returns its index among the answer's tool calls. Raises
-        MalformedAnswer for a second call if the client can read only one call and the reader does not
-        drop the others."""
+        """Returns the call's index. Raises MalformedAnswer for a second one if the client can read
+        only one and the reader doesn't drop it."""
         index = self._call_count
         self._call_count += 1
         if index and self._legacy and not self._first_call_only:
@@ -241,22 +228,19 @@ class EventReader(StreamReader):
             self._emit(Delta(0, tool_calls=(piece,)))
 
     def _report_search(self) -> None:
-        """Reports a web search at once. The backend's usage report also counts searches, but comes
-        at the end, and does not come at all if the answer breaks off."""
+        """At once: the usage report counts searches too, but it comes last, or not at all."""
         self._searches += 1
         self._events.append(UsageReport(ReportedUsage(web_searches=self._searches)))
 
     def _accept_if_searched(self) -> None:
-        """Marks an answer that has failed as accepted if the backend has made a web search: the backend
-        has then run the call, and charges for the search. A search alone does not set `accepted` earlier,
-        because the model may reason silently after a search, and the idle timeout would end the answer.
-        """
+        """After a search, the backend has run the call and charges for it. Not set before a
+        failure: the model may reason silently after a search, and the idle timeout would end the
+        answer."""
         if self._searches:
             self.accepted = True
 
     def _report(self, report: UsageReport | None, *, is_final: bool = True) -> None:
-        """A final report with usage shows that the backend has run the call, so the call is
-        charged."""
+        """A final report with usage shows that the call ran, so it's charged."""
         if report is not None:
             if is_final and usage_means_charge(report):
                 self.accepted = True
@@ -265,9 +249,8 @@ class EventReader(StreamReader):
     def _finish(
         self, finish: str, reason: str | None = None, stop_sequence: str | None = None
     ) -> None:
-        """Emits the reason why the answer ended. `finish` is the word of the chat protocol for
-        this reason, and `reason` is the provider's word, which is emitted too if the Messages
-        protocol has the same word. Does nothing if the answer has already finished."""
+        """`finish` is chat's word. `reason` is the provider's, emitted too if the Messages protocol
+        has it. Only the first time."""
         if not self._finished:
             self._finished = True
             if finish == Finish.TOOL_CALLS and self._legacy:
@@ -276,32 +259,27 @@ class EventReader(StreamReader):
             self._emit(Delta(0, finish=finish, stop_reason=exact, stop_sequence=stop_sequence))
 
     def _error_for(self, record: object) -> TollkeeperError:
-        """Converts an error record to an error. After output or a web search, the call has failed and
-        is charged. Before that, the record is a refusal."""
+        """After output or a search, a charged failure. Before, a refusal."""
         self._accept_if_searched()
         if self.accepted:
             return BackendFailed("The backend failed while it was answering.", charged=True)
         return refusal_record(record, secrets=self._secrets)
 
     def _fail_by_model(self, reason: str) -> None:
-        """Ends the answer with a failure, because the model wrote an invalid answer. A client can
-        provoke an invalid answer with its tool definitions, so the failure does not count against the
-        replica."""
+        """Not the replica's fault: clients can provoke invalid answers with their tool
+        definitions."""
         message = f"The model's answer is not valid ({reason})."
         self.fail(BackendFailed(message, charged=True, may_be_client_fault=True))
 
 
 @dataclass(slots=True)
 class OpenBlock:
-    """Holds the state of one block of an answer, from its beginning on."""
-
-    # The type of a Messages block; empty if the reader does not know the type and ignores the
-    # block. Always empty for Converse, whose blocks have no type.
+    # Of a Messages block, empty if unknown and so ignored. Converse has no types, so always
+    # empty.
     kind: str = ""
-    # If the block is a tool call, its index among the answer's tool calls; otherwise None.
+    # Among the answer's tool calls.
     call_index: int | None = None
-    # The arguments that came with the beginning of a tool call. Most providers send the arguments
-    # later, in pieces.
+    # Came with the call's beginning. Most providers send them later, in pieces.
     arguments: str = ""
     has_arguments: bool = False
     reasoning: list[str] = field(default_factory=list)
@@ -313,11 +291,9 @@ _Block = TypeVar("_Block", bound=OpenBlock)
 
 
 class BlockReader(EventReader, Generic[_Block]):
-    """Reads answers of protocols in which an answer consists of numbered blocks. Each block has a
-    beginning, pieces and an end."""
+    """For protocols with numbered blocks, each with a beginning, pieces and an end."""
 
-    # One token can cause up to this many records without content, for example the beginning and the
-    # end of its block and of the message.
+    # Such as the beginning and end of a token's block and of the message.
     _EMPTY_RECORDS_PER_TOKEN_MAX = 8
 
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
@@ -327,7 +303,7 @@ class BlockReader(EventReader, Generic[_Block]):
         self._blocks: dict[int, _Block] = {}
 
     def _read_blocks(self, blocks: Sequence[Any] | None, error: msgspec.Raw) -> Any | None:
-        """Reads the content of an answer that is not streamed. Returns its error."""
+        """Of an answer that isn't streamed. Returns its error."""
         record = error_record(error)
         if blocks is None and record is None:
             raise MalformedAnswer("it has no content")
@@ -371,17 +347,15 @@ class BlockReader(EventReader, Generic[_Block]):
             self._emit_call(block.call_index, arguments=block.arguments or _NO_ARGUMENTS)
         if block.signature:
             sealed = self._seal("".join(block.reasoning), "".join(block.signature))
-            # The provider may sign reasoning without revealing its text. Such reasoning gets an
-            # empty text.
+            # Reasoning may be signed without its text, which is then empty.
             text = None if block.reasoning else ""
             self._emit(Delta(0, reasoning=text, sealed_reasoning=sealed))
         self._emit_end(block)
 
     @abstractmethod
     def _seal(self, reasoning: str, signature: str) -> str:
-        """Encodes reasoning and its signature as one value (sealed reasoning), which a client can
-        store and send back."""
+        """As one value, which clients can store and send back."""
 
     @abstractmethod
     def _emit_end(self, block: _Block) -> None:
-        """Emits the data that is known only at the end of a block."""
+        """What's known only at the end."""

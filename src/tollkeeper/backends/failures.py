@@ -1,4 +1,4 @@
-"""Converts transport failures to domain errors, and decides whether a replica is at fault."""
+"""Converts transport failures to domain errors, and decides whether the replica is at fault."""
 
 import asyncio
 
@@ -20,13 +20,11 @@ from tollkeeper.domain.errors import (
 
 
 def is_fault_of_replica(error: TollkeeperError | None) -> bool:
-    """Tells whether an error counts as a failure of the replica that caused it."""
     return isinstance(error, BackendFailed) and not error.may_be_client_fault
 
 
 def may_send_again(error: TollkeeperError, receiver: AnswerReceiver, deadline: float) -> bool:
-    """Tells whether a call that failed with this error may be sent to another replica or backend: the
-    call cannot have run, and it need not end now."""
+    """To another replica or backend: the call can't have run, and need not end now."""
     return (
         receiver.replica is None
         and receiver.ends_by is None
@@ -36,7 +34,7 @@ def may_send_again(error: TollkeeperError, receiver: AnswerReceiver, deadline: f
 
 
 def domain_error(failure: HttpFailure, *, charged: bool) -> TollkeeperError:
-    """Converts a transport failure. `charged` tells whether the backend may have run the call."""
+    """`charged`: the backend may have run the call."""
     if isinstance(failure, DeadlinePassed):
         return DeadlineExceeded(charged=charged)
     if isinstance(failure, PeerSilent):
@@ -46,7 +44,7 @@ def domain_error(failure: HttpFailure, *, charged: bool) -> TollkeeperError:
     if isinstance(failure, ConnectFailed):
         return BackendFailed("The backend cannot be reached.", charged=False)
     if isinstance(failure, AnswerTooLarge):
-        # A client can request an answer that exceeds the limit.
+        # Clients can request an answer that exceeds the limit.
         return BackendFailed(
             "The backend's answer is too large.", charged=charged, may_be_client_fault=True
         )

@@ -1,5 +1,5 @@
-"""Combines the backends of a model that has several. A failed call is sent to the next backend, but
-only if the failed attempt cannot have been charged."""
+"""Combines a model's backends. A failed call goes to the next one only if it can't have been
+charged."""
 
 import asyncio
 import random
@@ -20,26 +20,21 @@ from tollkeeper.domain.errors import (
 )
 from tollkeeper.domain.inference import Call
 
-# After these errors, the call may be sent to another backend, if the error is not `charged`.
+# If not `charged`.
 _RETRYABLE = (BackendFailed, RateLimited, Unavailable, DeadlineExceeded, OptionUnsupported)
 
 
 def backend_for(model: Model, backends: Mapping[str, Backend]) -> Backend:
-    """Returns the backend for calls to a model. If the model has several backends, returns an object
-    that tries them in turn."""
     return FallbackBackend(model, backends) if model.routes else backends[model.backend]
 
 
 class FallbackBackend:
-    """Represents all backends of one model as one backend."""
-
     def __init__(self, model: Model, backends: Mapping[str, Backend]) -> None:
         self.name = model.backend
         self._routes = model.routes
         self._backends = backends
 
     async def answer(self, call: Call, receiver: AnswerReceiver, *, deadline: float) -> None:
-        """Sends the call to one backend after another until a backend answers."""
         last_error: TollkeeperError | None = None
         for route in attempt_order(self._routes, call.affinity):
             backend, call_of_route = self._backend_of(route), call_on(route, call)
@@ -61,9 +56,7 @@ class FallbackBackend:
 
     @property
     def counts_tokens(self) -> bool:
-        """Tells whether all backends of the model count tokens. The count of one backend is no upper
-        limit for another backend, so a single backend without a tokenizer makes the counts
-        useless."""
+        """Only if all do: one backend's count is no upper limit for another."""
         return all(self._backend_of(route).counts_tokens for route in self._routes)
 
     @property
@@ -76,8 +69,7 @@ class FallbackBackend:
         )
 
     async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
-        """Returns the largest count of all backends, because any of them may serve the call. Returns
-        None if the count of a backend is unknown."""
+        """The largest, because any backend may serve the call. None if one is unknown."""
         if not self.counts_tokens:
             return None
         counting = (
@@ -98,16 +90,15 @@ class FallbackBackend:
         )
 
     async def start(self) -> None:
-        """Does nothing, because the owner of the backends starts them."""
+        """The owner of the backends does this."""
 
     async def close(self) -> None:
-        """Does nothing, because the owner of the backends closes them."""
+        """The owner of the backends does this."""
 
 
 def call_on(route: Route, call: Call) -> Call:
-    """Returns the call for the backend of one route. A cache salt (which separates the prompt caches
-    of tenants) that the gateway has added is removed if the backend has no field for it. A cache
-    salt that the client asked for is never removed."""
+    """Without the gateway's own cache salt if the backend has no field for it. The client's always
+    stays."""
     caching = call.prompt.caching
     if caching.salt is None or caching.salt_is_asked or route.model.cache_salt_field:
         return replace(call, model=route.model)
@@ -116,11 +107,10 @@ def call_on(route: Route, call: Call) -> Call:
 
 
 def attempt_order(routes: Sequence[Route], affinity: bytes | None) -> list[Route]:
-    """Returns the routes in the order in which a call tries them: by `order`, and at random by weight
-    among routes of the same `order`. Calls with the same affinity key get the same result, so that
-    they find their prompt in the same backend's cache."""
+    """By `order`, then at random by weight. The same affinity key gives the same result, so calls
+    find their prompt in the backend's cache."""
     generator = random.Random(affinity)  # noqa: S311 - the order affects only the load of backends
-    # With this exponent, the chance to get the highest value is proportional to the weight.
+    # The chance of the highest value is then proportional to the weight.
     drawn = [(route, generator.random() ** (1 / route.weight)) for route in routes]
     drawn.sort(key=lambda pair: (pair[0].order, -pair[1]))
     return [route for route, _ in drawn]

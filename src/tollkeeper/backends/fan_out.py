@@ -1,13 +1,7 @@
-"""Splits a call for `n` completions into n calls for one completion, if the backend does not support
-`n`.
-
-Each of these n calls is a part. Parts run in parallel, up to a limit. Their events are passed on as
-they arrive. Each part has its own meter, so that the call can be charged part by part.
-
-If one part fails, the whole call fails, and no further part is sent. The parts that were already sent
-are read to their end, because the backend charges for them, and reports their exact usage only there.
-The call then fails with the error of the part that failed first.
-"""
+"""Splits a call for `n` completions into parts of one, if the backend doesn't support `n`. They run
+in parallel, up to a limit, each with its own meter, so each can be charged. If one fails, the call
+fails with the first error, and no further part is sent. Sent parts are read to the end, because the
+backend charges for them and reports exact usage only there."""
 
 import asyncio
 from collections import deque
@@ -26,16 +20,13 @@ from tollkeeper.domain.inference import Batch, Call, Delta, Event, Opened
 from tollkeeper.domain.metering import Meter
 from tollkeeper.runtime.large_requests import LARGE_CALL_REQUESTS_MAX
 
-# The maximum number of batches of events that wait for the reader. While this many batches wait,
-# the parts do not read from the backend.
+# With so many batches, the parts stop reading from the backend.
 _WAITING_BATCHES_MAX = 64
-# The largest seeds that backends accept: signed and unsigned integers of 32 or 64 bits.
+# What backends accept: 32 or 64 bits, signed or unsigned.
 _SEED_LIMITS = (2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1)
 
 
 class FanOutBackend:
-    """Adds support for `n` to a backend that does not have it."""
-
     def __init__(self, backend: Backend, *, concurrency: int) -> None:
         self.name = backend.name
         self._backend = backend
@@ -71,8 +62,6 @@ class FanOutBackend:
 
 
 class _FanOutCall:
-    """Runs one call as several parts."""
-
     def __init__(
         self, backend: Backend, call: Call, receiver: AnswerReceiver, deadline: float
     ) -> None:
@@ -83,18 +72,17 @@ class _FanOutCall:
         self._tasks: list[asyncio.Task[None]] = []
         self._tasks_ended = 0
         self.parts: list[_Part] = []
-        # The batches that the receiver has not received yet.
+        # Not yet received.
         self._waiting: deque[list[Event]] = deque()
-        # Set when there is a new batch, or when a part ends. `run` waits for this event.
+        # A new batch, or a part's end. `run` waits for this.
         self._changed = asyncio.Event()
-        # Set when a batch leaves `_waiting`. If too many batches wait, the parts wait for this event.
+        # A batch has left `_waiting`. The parts wait for this if there are too many.
         self._room = asyncio.Event()
         self._opened = False
-        # The error of the part that failed first.
+        # The first.
         self._failure: TollkeeperError | None = None
 
     async def run(self, concurrency: int) -> None:
-        """Runs the parts, and passes their events to the receiver."""
         call, receiver = self._call, self.receiver
         tasks_max = min(concurrency, call.choices)
         if call.is_large:
@@ -109,7 +97,7 @@ class _FanOutCall:
             sent = sum(part.sent for part in self.parts)
             if self._failure is not None:
                 self._failure.charged = sent > 0
-                # The backend may bill other parts than this one.
+                # The backend may bill other parts.
                 self._failure.tokens_are_free = all(
                     part.meter.is_free for part in self.parts if part.sent
                 )
@@ -124,13 +112,11 @@ class _FanOutCall:
             finally:
                 if receiver.replica is not None:
                     receiver.set_parts([part.meter for part in self.parts if part.sent])
-                # The parts refer to this object. Without this reference cycle, the prompt is freed at
-                # once.
+                # Breaks a reference cycle, so the prompt is freed at once.
                 self.parts.clear()
 
     async def _next_batch(self) -> list[Event]:
-        """Returns the next events of any part. Returns an empty list if all parts have ended and no
-        further part begins."""
+        """Empty if all parts have ended and no more begins."""
         while not self._waiting:
             if self._tasks_ended == len(self._tasks):
                 for task in self._tasks:
@@ -148,8 +134,7 @@ class _FanOutCall:
         await asyncio.wait(self._tasks)
 
     async def _run_parts(self) -> None:
-        """Runs one part after another, until all parts have begun, any part has failed, or the call has
-        to end."""
+        """One after another, until all have begun, one has failed, or the call has to end."""
         task, receiver = asyncio.current_task(), self.receiver
         assert task is not None
         while (
@@ -171,7 +156,7 @@ class _FanOutCall:
             part.meter.broke_off = False
 
     def _fail(self, error: TollkeeperError) -> None:
-        """Records the failure of a part. Parts that wait for a connection are not sent any more."""
+        """Parts that wait for a connection aren't sent any more."""
         if self._failure is None:
             self._failure = error
             for part in self.parts:
@@ -179,7 +164,6 @@ class _FanOutCall:
                     part.task.cancel()
 
     async def take(self, part: "_Part", batch: Batch) -> None:
-        """Receives events of a part."""
         self.receiver.replica = self.receiver.replica or part.replica
         events = self._events_of_part(part, batch)
         if not events:
@@ -207,8 +191,6 @@ class _FanOutCall:
 
 
 class _Part(EventCollector):
-    """Receives the answer to one part."""
-
     def __init__(
         self, fan_out: _FanOutCall, call: Call, number: int, task: asyncio.Task[None]
     ) -> None:
@@ -217,7 +199,7 @@ class _Part(EventCollector):
         self.call = call
         self.number = number
         self.task = task
-        # The prompt's tokens are set in the end, by `Meter.set_parts`.
+        # `Meter.set_parts` sets the prompt's tokens in the end.
         self.meter = Meter(call, prompt_tokens=0, broke_off=True)
         self._sent = False
 
@@ -227,7 +209,7 @@ class _Part(EventCollector):
 
     @property
     def sent(self) -> bool:
-        """Tells whether the part was sent and not refused, so that the backend may charge for it."""
+        """And not refused, so the backend may charge for it."""
         return self._sent
 
     @sent.setter
@@ -240,10 +222,9 @@ class _Part(EventCollector):
 
 
 def _part_call(call: Call, part: int) -> Call:
-    """Returns the call for one completion. Each part has a different seed, because the same seed
-    would give the same text in every part. The seed of a part never exceeds a limit that the client's
-    seed keeps: 2147483647 counts down, because Gemini would refuse 2147483648 after other parts
-    were sent and charged."""
+    """Each part has another seed, because the same one would give the same text. It stays within
+    the limit that the client's seed keeps: 2147483647 counts down, because Gemini would refuse
+    2147483648 after other parts were sent and charged."""
     seed = call.prompt.sampling.seed
     if part == 0 or seed is None:
         return replace(call, choices=1)

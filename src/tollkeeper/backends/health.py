@@ -1,10 +1,9 @@
-"""Decides from the results of earlier calls whether a replica (one address of a backend) may be
-called. The functions get the time as an argument and do no I/O.
+"""Decides from earlier results whether a replica may be called. Gets the time as an argument, does
+no I/O.
 
-A replica that fails several times is ejected: it is not called for a while. Then one call, the
-probe, shows whether the replica works again. A client can provoke failures, so failures of a single
-organization do not eject a replica that several organizations use. The last healthy replica of a
-backend is never ejected.
+A replica that keeps failing is ejected for a while, until one call, the probe, shows whether it
+works again. A client can provoke failures, so a single organization's don't eject a replica that
+several use. A backend's last healthy replica is never ejected.
 
 HEALTHY --(several failures in a row)--> EJECTED --(time is over, a call probes)--> PROBING
    ^                                        ^                                          |
@@ -16,84 +15,75 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import StrEnum
 
-# The maximum number of organizations that a replica or a backend remembers. The rules compare the
-# number of organizations only with small numbers, so more are not needed.
+# Organizations. They're only compared with small numbers, so more aren't needed.
 _REMEMBERED_MAX = 64
-# An organization counts as a user of a backend for this time after its last call.
+# How long a call makes its organization a user of the backend.
 _RECENT_S = 60.0
 
 
 class ReplicaState(StrEnum):
     HEALTHY = "healthy"
-    # The replica fails, but is still called, because its backend has no other healthy replica. This
-    # state is only for display: `ReplicaHealth.state` is HEALTHY.
+    # Fails, but is still called: there's no other healthy replica. Only for display.
     FAILING = "failing"
     EJECTED = "ejected"
     PROBING = "probing"
 
 
 class AttemptKind(StrEnum):
-    """Tells why a call was admitted: the replica is healthy, or the call probes an ejected
-    replica."""
-
     NORMAL = "normal"
     PROBE = "probe"
 
 
 @dataclass(frozen=True, slots=True)
 class EjectionRule:
-    """Contains the settings for ejections (see `BackendConfig`)."""
+    """See `BackendConfig`."""
 
     failures_to_eject: int
     ejection_s: float
     ejection_s_max: float
-    # A replica is ejected only if calls of at least this many organizations failed. If fewer
-    # organizations use the backend, calls of all these organizations must have failed.
     organizations_to_eject: int = 1
 
 
 class ReplicaHealth:
-    """Holds the state of one replica. The caller reports the result of each call to the replica with
-    `succeeded`, `failed` or `abandoned`. Only an abandoned call that is not a probe may stay
-    unreported."""
+    """Report each call's result: `succeeded`, `failed` or `abandoned`. Only an abandoned call
+    that's no probe may stay unreported."""
 
     def __init__(self, rule: EjectionRule) -> None:
         self._rule = rule
-        # The number of failures since the last success or ejection.
+        # Since the last success or ejection.
         self._failures = 0
-        # The organizations whose calls failed since the last success.
+        # Since the last success.
         self._failed_for: set[Hashable] = set()
         self._backoff_s = rule.ejection_s
         self.state = ReplicaState.HEALTHY
         self.ejected_until = 0.0
-        # The reason why the last call failed. Empty after a successful call.
+        # Empty after a success.
         self.last_failure = ""
-        # Whether the last call that counts was successful. A further success then changes nothing.
+        # The last call that counts succeeded, so another success changes nothing.
         self.is_sound = True
-        # Whether the replica stays in use only because it is the last healthy replica of its backend.
+        # Stays in use only as the backend's last healthy replica.
         self.is_failing = False
 
     @property
     def shown_state(self) -> ReplicaState:
-        """Returns the state for metrics, alerts and the console."""
         return ReplicaState.FAILING if self.is_failing else self.state
 
     def admits(self, now: float) -> bool:
         return self.state is ReplicaState.HEALTHY or now >= self.ejected_until
 
     def begin(self, now: float) -> AttemptKind:
-        """Records the start of a call. May only be called right after `admits` returned True."""
+        """Only right after `admits` returned True."""
         if self.state is ReplicaState.HEALTHY:
             return AttemptKind.NORMAL
         assert self.admits(now), "the replica must admit a call"
         self.state = ReplicaState.PROBING
-        # A probe may take long, or hang. So another call may probe after the duration of one
-        # ejection. Otherwise a recovered replica would stay ejected until the first probe ends.
+        # A probe may hang, so another may start after one ejection's time. Otherwise a
+        # recovered replica would stay ejected until the first ends.
         self.ejected_until = now + self._backoff_s
         return AttemptKind.PROBE
 
     def succeeded(self, kind: AttemptKind) -> None:
-        """Records that the replica answered. A refusal of the request counts as an answer too."""
+        """A refusal of the request counts as an answer too."""
         if kind is AttemptKind.PROBE and self.state is not ReplicaState.HEALTHY:
             self.state = ReplicaState.HEALTHY
             self._backoff_s = self._rule.ejection_s
@@ -113,10 +103,9 @@ class ReplicaHealth:
         is_last_healthy: bool = False,
         reason: str = "",
     ) -> None:
-        """Records a failed call of the organization. A failed probe ejects the replica again. A healthy
-        replica is ejected if enough calls of enough organizations have failed (see `EjectionRule`),
-        unless `is_last_healthy` is True. `organizations_active` is the number of organizations that
-        currently use the backend."""
+        """A failed probe ejects again. A healthy replica is ejected after enough failures of enough
+        organizations (`EjectionRule`), but never the last. `organizations_active` now use the
+        backend."""
         self.last_failure = reason
         self.is_sound = False
         if self.state is ReplicaState.HEALTHY:
@@ -124,7 +113,7 @@ class ReplicaHealth:
             if len(self._failed_for) < _REMEMBERED_MAX:
                 self._failed_for.add(organization)
             rule = self._rule
-            # The number of organizations whose calls must have failed.
+            # Organizations whose calls must have failed.
             needed = min(rule.organizations_to_eject, rule.failures_to_eject, organizations_active)
             if self._failures >= rule.failures_to_eject and len(self._failed_for) >= needed:
                 self.is_failing = is_last_healthy
@@ -133,12 +122,11 @@ class ReplicaHealth:
         elif kind is AttemptKind.PROBE:
             self._backoff_s = min(2 * self._backoff_s, self._rule.ejection_s_max)
             self._eject(now)
-        # In all other cases the call began before the replica was ejected. The failure of such a
-        # call does not prolong the ejection.
+        # Otherwise the call began before the ejection, which it doesn't prolong.
 
     def abandoned(self, kind: AttemptKind, now: float) -> None:
-        """Records a call that ended before it was known whether the replica works. If the call was
-        a probe, the next call may probe at once."""
+        """Ended before it showed whether the replica works. After a probe, the next call may probe
+        at once."""
         if kind is AttemptKind.PROBE and self.state is ReplicaState.PROBING:
             self.state = ReplicaState.EJECTED
             self.ejected_until = now
@@ -155,7 +143,7 @@ class ReplicaHealth:
 
 
 class RecentOrganizations:
-    """Counts the organizations that have used a backend within the last minute, up to a limit."""
+    """In the last minute, up to a limit."""
 
     def __init__(self) -> None:
         self._seen_at: dict[Hashable, float] = {}
@@ -163,7 +151,7 @@ class RecentOrganizations:
     def seen(self, organization: Hashable, now: float) -> None:
         self._seen_at[organization] = now
         if len(self._seen_at) > _REMEMBERED_MAX:
-            # The organization that was added first. If it is still active, its next call adds it again.
+            # The oldest. If it's still active, its next call adds it again.
             del self._seen_at[next(iter(self._seen_at))]
 
     def count(self, now: float) -> int:

@@ -1,10 +1,5 @@
-"""Defines identities: the accounts of the gateway at providers that require expiring tokens or
-signatures instead of a fixed API key.
-
-The classes only contain settings. `backends/identity` obtains the tokens and signs the requests, with
-the library of each provider. The property `description` is for operators: it names the kind and the
-source of the identity, but never the secret.
-"""
+"""The gateway's accounts at providers with expiring tokens or signatures instead of a key. Settings
+only: `backends/identity` does the work. `description` is for operators and never has the secret."""
 
 import re
 from dataclasses import dataclass, field
@@ -16,9 +11,7 @@ _REGION = re.compile(r"(?:^|\.)([a-z]{2,4}(?:-[a-z]+){1,2}-[0-9])\.")
 
 @dataclass(frozen=True, slots=True)
 class GoogleIdentity:
-    """Represents an account of Google Cloud."""
-
-    # A credentials file of any type. Empty means Application Default Credentials.
+    # A credentials file of any type. Empty: Application Default Credentials.
     file: str = ""
     scope: str = GOOGLE_SCOPE
 
@@ -29,16 +22,15 @@ class GoogleIdentity:
 
 @dataclass(frozen=True, slots=True)
 class EntraIdentity:
-    """Represents an application in Microsoft Entra with a secret or a certificate. Without either,
-    represents the account that DefaultAzureCredential finds: in environment variables, as a workload
-    identity, as a managed identity, or in the Azure CLI."""
+    """With a secret or a certificate. Without either, what DefaultAzureCredential finds:
+    environment variables, a workload or managed identity, or the Azure CLI."""
 
     tenant: str = ""
     client: str = ""
-    # The secret itself, or the file that contains it.
+    # The secret, or the file with it.
     secret: str = field(default="", repr=False)
     secret_file: str = ""
-    # A file with the certificate and its private key.
+    # With its private key.
     certificate_file: str = ""
     scope: str = ENTRA_SCOPE
 
@@ -53,15 +45,15 @@ class EntraIdentity:
 
 @dataclass(frozen=True, slots=True)
 class AwsIdentity:
-    """Represents the AWS keys that the AWS library finds. The gateway signs requests with them."""
+    """Found by the AWS library, for signing."""
 
-    # The AWS region for requests to a host whose name contains no region.
+    # For hosts whose name contains no region.
     region: str
-    # The name of a profile. Empty means the profile in AWS_PROFILE, or the default profile.
+    # Empty: AWS_PROFILE, or the default profile.
     profile: str = ""
-    # A file with profiles that replaces ~/.aws/credentials.
+    # Replaces ~/.aws/credentials.
     file: str = ""
-    # The name of the AWS service, which is part of each signature.
+    # A part of each signature.
     service: str = "bedrock"
 
     @property
@@ -76,6 +68,5 @@ Identity = GoogleIdentity | EntraIdentity | AwsIdentity
 
 
 def region_in(host: str) -> str | None:
-    """Returns the AWS region in a host name; None if the name contains no region."""
     region = _REGION.search(host)
     return None if region is None else region[1]

@@ -9,14 +9,14 @@ PDF = "application/pdf"
 
 
 def content_at(url: str, place: str) -> InlineContent | None:
-    """Returns the content of a `data:` URL; None for the address of a page."""
+    """Of a `data:` URL; None for the address of a page."""
     if url.startswith(("https://", "http://")):
         return None
     return _required(read_address, url, place)
 
 
 def content_in(data: str, place: str) -> InlineContent:
-    """Returns the content of a field that has no room for an address."""
+    """For a field without room for an address."""
     return _required(read_inline, data, place)
 
 
@@ -32,7 +32,6 @@ def _required(
 
 
 def format_of(media_type: str, formats: Mapping[str, str], place: str) -> str:
-    """Returns the protocol's name for a media type."""
     if media_type not in formats:
         raise type_unsupported(formats, place)
     return formats[media_type]

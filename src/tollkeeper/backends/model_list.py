@@ -1,7 +1,5 @@
-"""Asks a backend which models it has, with the credential of calls. Providers charge nothing for this.
-
-So a wrong key, a wrong path and a wrong name of a model are found before the first call.
-"""
+"""Asks a backend for its models, with the credential of calls. It's free, so a wrong key, path or
+model name shows before the first call."""
 
 import asyncio
 import re
@@ -22,32 +20,31 @@ from tollkeeper.backends.routing import open_credential_of
 from tollkeeper.backends.transport.http1 import Connection, HttpFailure
 from tollkeeper.domain.errors import TollkeeperError
 
-# The protocols with a request for the list, and the path relative to the base address. Without a limit,
-# Anthropic and Google list only some models.
+# Relative to the base address. Without a limit, Anthropic and Google list only some models.
 _PATHS = {
     WireProtocol.CHAT: "models",
     WireProtocol.RESPONSES: "models",
     WireProtocol.MESSAGES: "models?limit=1000",
     WireProtocol.GEMINI: "models?pageSize=1000",
 }
-# The end of hosts whose calls name a deployment, while the list has the names of models.
+# Calls there name a deployment, the list names models.
 _DEPLOYMENT_HOSTS = ".azure.com"
 _BYTES_MAX = 16 << 20
 _TIMEOUT_S = 5.0
-# Names that can be printed. Other names cannot be those of the settings.
+# Printable. Others can't be in the settings.
 _NAME = re.compile(r"[!-~]{1,300}")
 _GEMINI_PREFIX = "models/"
 _LATEST = "-latest"
-# What may follow an alias in the list: a date, a number or a tag.
+# After an alias in the list: a date, a number or a tag.
 _VERSION = r"(?:[-@]\d{3,8}|-\d{4}-\d{2}-\d{2}|:.+)"
 
 
 class ListOutcome(StrEnum):
     LISTED = "listed"
-    # The protocol or the credential has no request for the list.
+    # There's no request for it, with this protocol or credential.
     NOT_ASKED = "not asked"
     KEY_REFUSED = "key refused"
-    # The address has no such list, perhaps because its path is wrong.
+    # Not at this address; perhaps its path is wrong.
     NO_LIST = "no list"
     FAILED = "failed"
 
@@ -55,15 +52,15 @@ class ListOutcome(StrEnum):
 @dataclass(frozen=True, slots=True)
 class ModelList:
     outcome: ListOutcome
-    # What happened, in the gateway's own words.
+    # In the gateway's own words.
     detail: str = ""
     names: frozenset[str] = frozenset()
-    # Whether calls may use only the names in this list.
+    # Calls may use only these names.
     is_complete: bool = True
 
     def has(self, upstream_model: str) -> bool:
-        """Tells whether a call may name this model: as in the list, as an alias of a dated version
-        (`claude-sonnet-5` for `claude-sonnet-5-20260801`), or with a tag or variant after a colon."""
+        """As listed, as an alias of a dated version (`claude-sonnet-5` for
+        `claude-sonnet-5-20260801`), or with a tag or variant after a colon."""
         if not self.is_complete or {upstream_model, upstream_model.partition(":")[0]} & self.names:
             return True
         name = upstream_model.removesuffix(_LATEST)
@@ -72,9 +69,9 @@ class ModelList:
 
 
 async def list_models(config: BackendConfig, url: str) -> ModelList:
-    """Asks one replica. Never raises an error of the network or of the backend."""
+    """Never raises an error of the network or the backend."""
     path = _PATHS.get(config.protocol)
-    # The signatures of AWS are for POST requests only.
+    # AWS signatures here are for POST only.
     if path is None or config.credential is CredentialKind.SIGV4:
         return ModelList(ListOutcome.NOT_ASKED)
     credential = open_credential_of(config)
@@ -134,8 +131,8 @@ def _decoded(body: bytes) -> Any:
 
 
 def _names(answer: Any) -> Collection[str] | None:
-    """Returns the names in an answer of OpenAI or Anthropic (`data` with `id`), or of Google (`models`
-    with `name`). Together answers with the list itself."""
+    """OpenAI's and Anthropic's `data` with `id`, Google's `models` with `name`, or Together's bare
+    list."""
     items = answer
     if isinstance(answer, dict):
         items = answer.get("data") if isinstance(answer.get("data"), list) else answer.get("models")

@@ -1,4 +1,4 @@
-"""Implements what all wires except chat share."""
+"""What all wires except chat share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -13,8 +13,6 @@ from tollkeeper.domain.prompt import FreeObject
 
 
 class NativeWire(ABC):
-    """Implements `Wire`."""
-
     headers: Mapping[str, str] = {}
     framing = Framing.SERVER_SENT_EVENTS
     reader: type[EventReader]
@@ -24,7 +22,7 @@ class NativeWire(ABC):
 
     @abstractmethod
     def request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> FreeObject:
-        """Builds the body of `encode_request`."""
+        """For `encode_request`."""
 
     def encode_request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> bytes:
         return encoded(self.request(call, stream=stream, extra=extra))
@@ -40,11 +38,11 @@ class NativeWire(ABC):
 
 
 class CountingWire(NativeWire):
-    """Has a token count request too."""
+    """With a token count request."""
 
-    # The field of the answer that contains the number of tokens.
+    # In the answer.
     count_field: str
-    # The fields of a call's request that the token count request has too.
+    # That the token count request has too.
     counted_fields: ClassVar[tuple[str, ...]]
 
     @abstractmethod

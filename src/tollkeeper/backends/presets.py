@@ -1,9 +1,6 @@
-"""Defines the presets: the default settings of a backend for each known provider or server.
-
-The operator can override every default. To add a provider with an OpenAI-compatible endpoint, add an
-entry to `PRESETS`, a recorded exchange (`tests/journeys/exchanges/recorded`) and a row in
-`docs/providers.md`.
-"""
+"""Backend defaults for each known provider or server; operators can override all. For a provider
+with an OpenAI-compatible endpoint, add an entry to `PRESETS`, a recorded exchange
+(`tests/journeys/exchanges/recorded`) and a row in `docs/providers.md`."""
 
 import re
 from collections.abc import Mapping
@@ -22,48 +19,38 @@ from tollkeeper.backends.credentials import CredentialKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """Contains the defaults for one provider or server."""
-
-    # The base address. Empty if every installation has its own address.
+    # Empty if every installation has its own.
     url: str = ""
-    # If `url` is empty: the form of the address, with placeholders in capital letters.
+    # Without a `url`: its form, with placeholders in capital letters.
     address_form: str = ""
     protocol: WireProtocol = WireProtocol.CHAT
     credential: CredentialKind = CredentialKind.BEARER
-    # The environment variable that contains the key, as the provider's documentation names it.
-    # Empty if the server needs no key, or if the credential is not a key.
+    # As the provider's documentation names it. Empty without a key.
     key_env: str = ""
-    # The field of a chat request that contains the output limit.
     output_limit_field: OutputLimitField = OutputLimitField.SAME_AS_CLIENT
-    # Whether a request for a chat stream asks for usage with `stream_options`. False if the server
-    # reports usage without the field, or rejects the field.
+    # With `stream_options`. False if the server reports usage anyway, or rejects the field.
     include_usage: bool = True
-    # Whether the output limit of a chat request includes reasoning tokens.
+    # The output limit includes reasoning tokens.
     bounds_reasoning: bool = True
-    # Whether the server supports `n`: several completions in one call.
+    # Several completions in one call.
     native_n: bool = True
-    # None means the token count request of the protocol, if the protocol has one.
+    # None means the protocol's token count request, if there's one.
     tokenizer: Tokenizer | None = None
-    # Fields of a chat request that the server does not support. The gateway answers 501 to a
-    # request with one of these fields, unless the value is a default in `chat/dialect.py`.
+    # Answered with 501, unless the value is a default in `chat/dialect.py`.
     refused: tuple[str, ...] = ()
-    # Fields of a chat request that have another name at this server.
     renamed: Mapping[str, str] = field(default_factory=dict)
-    # Fields of a chat request that are not sent, because the server does not need or accept them.
+    # The server doesn't need or accept them.
     omitted: tuple[str, ...] = ()
-    # Whether a Responses request may contain earlier reasoning as plain text. False if the server
-    # accepts only reasoning that it has encrypted itself.
+    # In Responses requests. False if the server accepts only reasoning that it has encrypted.
     takes_reasoning_text: bool = True
-    # The maximum number of input tokens for one image, for the hold (the amount that is reserved
-    # before a call). None means the maximum of all published model families.
+    # The most for one image, for the hold. None: the highest of all published model families.
     tokens_per_image: int | None = None
-    # The maximum number of tokens of a system prompt that the provider adds to every prompt, for the
-    # hold.
+    # The most that the provider's own system prompt adds, for the hold.
     hidden_prompt_tokens: int = 0
     billing_rules: BillingRules = NO_BILLING_RULES
 
     def settings(self) -> dict[str, Any]:
-        """Returns the preset as backend settings, by their names in the settings file."""
+        """By their names in the settings file."""
         values: dict[str, Any] = {
             "protocol": self.protocol.value,
             "credential": self.credential.value,
@@ -85,30 +72,27 @@ class Preset:
         return fields
 
 
-# For each field that a server may require for the output limit: the other field that clients may
-# send, which is then renamed.
+# The field that clients may send instead is renamed to the one that the server requires.
 _OTHER_LIMIT_FIELD = {
     OutputLimitField.MAX_TOKENS: OutputLimitField.MAX_COMPLETION_TOKENS.value,
     OutputLimitField.MAX_COMPLETION_TOKENS: OutputLimitField.MAX_TOKENS.value,
 }
-# Patterns for the names of models that search the web without being asked, at any provider. The
-# number is the number of searches for which a call reserves credit. One observed deep research
-# answer made 28 searches.
+# Models that search unasked, at any provider, and how many searches a call reserves. One observed
+# deep research answer made 28.
 _SEARCHING_MODELS = (
     (re.compile(r"deep-research"), 40),
     (re.compile(r"sonar|compound|:online$|-search-(preview|api)"), 10),
 )
-# The names of models that reason without being asked, at any provider. Their billed output may be
-# longer than the text that a client sees.
+# Models that reason unasked, at any provider. Their billed output may be longer than their text.
 _REASONING_MODELS = re.compile(
     r"\b(o[134](-|$)|gpt-5|gpt-oss|codex|deepseek-(r1|reasoner)|grok-[3-9]|gemini-(2\.5|[3-9])|qwq|qwen3)"
     r"|thinking|reason|deep-research|magistral|minimax-m|glm-[4-9]|compound"
 )
 
-# Grok's hidden system prompt added up to 308 tokens to short prompts, at xAI and at Azure.
+# Up to 308 were added to short prompts, at xAI and Azure.
 GROK_HIDDEN_PROMPT_TOKENS = 320
 
-# The names of models that need a token budget for reasoning: models before Claude 4.6 and Gemini 3.
+# Reasoning needs a token budget before Claude 4.6 and Gemini 3.
 _BUDGET_MODELS = re.compile(
     r"claude-[123]|claude-(opus|sonnet|haiku)-4([-.@][0-5])?(?![0-9]|[-.][6-9](?![0-9]))"
     r"|gemini-(1|2)[.-]"
@@ -116,34 +100,29 @@ _BUDGET_MODELS = re.compile(
 
 
 def unrequested_searches_max(upstream_model: str) -> int:
-    """Returns the number of unrequested web searches for which a call to the model reserves
-    credit."""
+    """For which a call reserves credit."""
     name = upstream_model.lower()
     return next((count for pattern, count in _SEARCHING_MODELS if pattern.search(name)), 0)
 
 
 def hidden_prompt_tokens(upstream_model: str, preset: Preset) -> int:
-    """Returns the maximum number of tokens that the provider adds to every prompt of the model."""
+    """At most."""
     by_name = GROK_HIDDEN_PROMPT_TOKENS if "grok" in upstream_model.lower() else 0
     return max(by_name, preset.hidden_prompt_tokens)
 
 
 def thinks_by_budget(upstream_model: str) -> bool:
-    """Tells whether the model needs a token budget for reasoning. Later models need only an effort
-    level, and choose the amount of reasoning themselves."""
+    """Later models only need an effort, and choose the amount themselves."""
     return _BUDGET_MODELS.search(upstream_model.lower()) is not None
 
 
 def reasons_unasked(upstream_model: str) -> bool:
-    """Tells whether the model reasons without being asked."""
     return _REASONING_MODELS.search(upstream_model.lower()) is not None
 
 
-# Fields with which a client identifies its end user or labels the request. These fields do not
-# affect the answer.
+# For the client's end users and labels; without effect on the answer.
 _CLIENT_LABELS = ("user", "safety_identifier", "metadata")
-# Fields that contain the reasoning of earlier answers. Some servers reject a message with an unknown
-# field, so these fields are not sent to them.
+# Not sent to servers that reject messages with unknown fields.
 _REPLAYED_REASONING = ("messages.reasoning", "messages.reasoning_content")
 
 PRESETS: Mapping[str, Preset] = {
@@ -278,7 +257,7 @@ PRESETS: Mapping[str, Preset] = {
     "vllm": Preset(
         address_form="http://HOST:8000/v1",
         tokenizer=Tokenizer.VLLM,
-        # The operator runs the server and pays for no tokens, so its counts are the bill.
+        # The operator pays for no tokens, so the server's counts are the bill.
         billing_rules=BillingRules(bills_running_totals=True),
     ),
     "sglang": Preset(
@@ -312,8 +291,8 @@ PRESETS: Mapping[str, Preset] = {
     ),
 }
 
-# The presets of providers that generate and bill the whole answer, even if the gateway stops reading it,
-# according to OpenRouter's list of providers that it cannot stop ("Stream Cancellation").
+# Providers that bill the whole answer even if the gateway stops reading, by OpenRouter's list of
+# those that it can't stop ("Stream Cancellation").
 BILLED_TO_END = frozenset(
     {
         *("gemini", "gemini-openai", "vertex", "vertex-gemini"),

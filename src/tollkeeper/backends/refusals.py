@@ -1,9 +1,6 @@
-"""Converts the refusals of backends to errors, and removes details that a client may not see.
-
-`STATUS_RULES` tells for each HTTP status whether the call may have run in the backend. A call that
-may have run is never sent to another replica, and its reservation (the stored hold of its highest
-possible cost) is not released.
-"""
+"""Converts refusals to errors, without details that clients may not see. `STATUS_RULES` tells
+whether a call may have run: then it's never sent to another replica, and its reservation isn't
+released."""
 
 import re
 from collections.abc import Collection
@@ -25,18 +22,16 @@ RETRY_AFTER_S_DEFAULT = 5
 
 @dataclass(frozen=True, slots=True)
 class StatusRule:
-    """Describes the meaning of an answer that has one of these statuses."""
-
     statuses: Collection[int]
     may_have_run: bool
-    # The end of a sentence that begins with "the call". The sentence is part of the error for a
-    # call that may have run, and the database stores the sentence with the call's reservation.
+    # Ends a sentence that begins with "the call", which is in the error and stored with the
+    # reservation.
     reason: str
 
 
-# The first rule that contains a status decides. `docs/unsettled.md` has the same table.
+# The first match decides. `docs/unsettled.md` has the same table.
 STATUS_RULES = (
-    # Statuses with which model servers and gateways refuse a call.
+    # Model servers and gateways refuse calls with these.
     StatusRule((400, 422), False, "was refused for its content"),
     StatusRule((401, 403), False, "was refused for the backend's key or rules"),
     StatusRule((402,), False, "was refused because the backend requires payment"),
@@ -44,13 +39,12 @@ STATUS_RULES = (
     StatusRule((413, 414, 431), False, "was refused for its size"),
     StatusRule((429, 498, 503, 529), False, "was refused because the backend is busy"),
     StatusRule((500,), False, "failed in the backend itself before any output"),
-    # Statuses of a proxy that stopped waiting for the answer or lost the answer, and of a model
-    # that failed.
+    # A proxy stopped waiting for the answer or lost it, or a model failed.
     StatusRule((408, 504, 524), True, "may have run: a proxy stopped waiting for it"),
     StatusRule((499,), True, "may have run: a proxy assumed that the gateway had disconnected"),
     StatusRule((502, 520), True, "may have run: a proxy lost the answer"),
     StatusRule((424,), True, "may have run: the model itself failed at it"),
-    # The other statuses that mean a refusal in the HTTP standard.
+    # Other refusals of the HTTP standard.
     StatusRule(
         (406, 407, 409, 410, 411, 412, 415, 416, 417, 418, 421, 423, 425, 426, 428, 451, 505),
         False,
@@ -62,7 +56,7 @@ STATUS_RULES = (
 )
 _UNKNOWN_STATUS_RULE = STATUS_RULES[-1]
 _RULE_BY_STATUS = {status: rule for rule in reversed(STATUS_RULES) for status in rule.statuses}
-# Error codes that mean an error in the request. Providers send these words in place of a status.
+# Errors in the request, in place of a status.
 _REJECTED = frozenset(
     {
         *("invalid_prompt", "invalid_request_error", "context_length_exceeded"),
@@ -73,25 +67,24 @@ _REJECTED = frozenset(
         *("failed_to_download_image", "image_file_not_found"),
     }
 )
-# Providers also answer 400 if the operator's account may not make any call. Anthropic says so only in
-# the message, DashScope and OpenAI have a code. The pattern matches only the beginning of a message, because a
-# later part may quote the request: no client must be able to count a refusal against the backend.
+# 400 may also mean the operator's account. Anthropic says so only in the message; DashScope and
+# OpenAI have a code. Only the message's beginning counts, because the rest may quote the request:
+# no client may make refusals count against the backend.
 _ACCOUNT_MESSAGES = re.compile(
     r"your credit balance is too low|you have reached your specified [a-z ]{0,20}usage limits"
     r"|this organization has been disabled",
     re.IGNORECASE,
 )
 _ACCOUNT_CODES = ("Arrearage", "billing_hard_limit_reached")
-# llama.cpp's type of error for a prompt that is longer than the context.
+# llama.cpp's, for a prompt longer than the context.
 _CONTEXT_EXCEEDED = "exceed_context_size_error"
 _RATE_LIMITED = "rate_limit_exceeded"
 _AWS_QUOTA = b"ServiceQuotaExceededException"
-# Statuses in an error record that mean that a server stopped waiting for the answer: the call may
-# have run.
+# In an error record: a server stopped waiting, so the call may have run.
 _TIMEOUT_STATUSES = (408, 499, 504, 524)
 _MESSAGE_BYTES_MAX = 2048
 _REMOVED = "[removed]"
-# Control characters, and invisible characters such as those that change the direction of text.
+# Control and invisible characters, such as those that change the text's direction.
 _INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]+")
 _DELAY = re.compile(r"([0-9]{1,18})((?:\.[0-9]{1,18})?)s")
 _ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]{0,20}://[^\s\"'<>]*", re.IGNORECASE)
@@ -105,10 +98,9 @@ def refusal(
     secrets: tuple[str, ...],
     kind: bytes | None = None,
 ) -> TollkeeperError:
-    """Returns the error for an answer whose status is not 200. `kind` is the name of the error in
-    the header of an AWS answer."""
+    """`kind` is the error's name in an AWS answer's header."""
     if status == 400 and kind is not None and kind.startswith(_AWS_QUOTA):
-        # The operator's account has reached its quota. The client's request has no error.
+        # The operator's quota, not the client's fault.
         status = 429
     if status in {400, 422}:
         parsed = _parsed(body)
@@ -125,9 +117,8 @@ def refusal(
 
 
 def refusal_record(record: Any, *, secrets: tuple[str, ...]) -> TollkeeperError:
-    """Returns the error for an error object that came in place of an answer, with the status 200.
-    Some servers send the status 200 before they check the request. The object's `code` is then the
-    real status, or a word for the error."""
+    """With status 200, which some servers send before they check the request. `code` is then the
+    real status, or a word."""
     code = record.get("code") if isinstance(record, dict) else None
     word = code if isinstance(code, str) else None
     if code in (400, 422) or word in _REJECTED:  # not a set: `code` may be an unhashable value
@@ -138,15 +129,14 @@ def refusal_record(record: Any, *, secrets: tuple[str, ...]) -> TollkeeperError:
         )
     if code in _TIMEOUT_STATUSES:
         return _failed(f"The backend answered with an error of status {code}", code)
-    # The backend reports that it failed before any output, so the call is not charged.
+    # A reported failure before any output isn't charged.
     is_refusal = type(code) is int and 400 <= code < 500
     return BackendFailed("The backend answered with an error.", may_be_client_fault=is_refusal)
 
 
 def _content_refusal(body: Any, secrets: tuple[str, ...]) -> TollkeeperError:
-    """Returns the error for a refusal with the status 400 or 422. If the refusal is about the operator's
-    account, the client's request has no error, another backend can answer it, and the client does not
-    get to see the provider's text."""
+    """With 400 or 422. If it's about the operator's account, another backend can answer, and the
+    client doesn't see the provider's text."""
     error = body.get("error") if isinstance(body, dict) else None
     if isinstance(error, dict) and (
         error.get("code") in _ACCOUNT_CODES
@@ -162,7 +152,7 @@ def _content_refusal(body: Any, secrets: tuple[str, ...]) -> TollkeeperError:
 
 
 def _context_exceeded(error: dict[str, Any]) -> str:
-    """Says that a prompt doesn't fit, without llama.cpp's advice to the operator of the server."""
+    """Without llama.cpp's advice to the server's operator."""
     prompt, context = error.get("n_prompt_tokens"), error.get("n_ctx")
     if type(prompt) is int and type(context) is int:
         return f"The prompt has {prompt} tokens, and the model's context has room for {context}."
@@ -176,29 +166,25 @@ def _failed(message: str, status: int) -> BackendFailed:
     return BackendFailed(
         f"{message}.",
         charged=rule.may_have_run,
-        # A client can provoke most of these refusals, so they do not count against the replica.
+        # Clients can provoke most of these, so they don't count against the replica.
         may_be_client_fault=400 <= status < 500,
     )
 
 
 def retry_after_s(value: bytes | None) -> int:
-    """Returns the seconds in a Retry-After header, limited to the range from 1 to 120. Returns a
-    default if the header is missing or not a number of seconds."""
+    """From 1 to 120. A default without a number of seconds."""
     if value is None or not value.isdigit() or len(value) > 20:
         return RETRY_AFTER_S_DEFAULT
     return min(max(1, int(value)), RETRY_AFTER_S_MAX)
 
 
 def refuses_the_key(body: Any) -> bool:
-    """Tells whether the backend rejected the gateway's own key. Google answers 400 to a wrong key,
-    although the client's request has no error."""
+    """The gateway's. Google answers 400 to that."""
     return any(detail.get("reason") == "API_KEY_INVALID" for detail in _details(body))
 
 
 def _retry_delay(body: Any) -> bytes | None:
-    """Returns the number of seconds after which a retry is allowed, rounded up, as Google states it
-    in the details of an error. The number is in digits, as in a Retry-After header. Returns None if
-    the error states no delay."""
+    """In whole seconds, rounded up, from Google's error details, as in a Retry-After header."""
     for detail in _details(body):
         delay = detail.get("retryDelay")
         seconds = _DELAY.fullmatch(delay) if isinstance(delay, str) else None
@@ -216,14 +202,13 @@ def _details(body: Any) -> list[dict[str, Any]]:
 
 
 def error_message(body: Any, secrets: tuple[str, ...]) -> str | None:
-    """Returns the error message in a body without secrets, addresses and control characters; None
-    if there is no message. The message is in `error.message` or, at AWS, in `message`."""
+    """Without secrets, addresses and control characters. In `error.message` or, at AWS,
+    `message`."""
     error = body.get("error", body) if isinstance(body, dict) else None
     message = error.get("message") if isinstance(error, dict) else None
     if not isinstance(message, str):
         return None
-    # A control character inside a secret would hide the secret from the search below, so control
-    # characters are removed first.
+    # First, because one inside a secret would hide it from the search below.
     message = _INVISIBLE.sub(" ", message)
     message = _ADDRESS.sub(_REMOVED, message)
     for secret in secrets:

@@ -1,5 +1,4 @@
-"""Represents one replica (one address of a backend): its connections, the headers of requests to it,
-its health, and its tokenizer."""
+"""One replica: its connections, request headers, health and tokenizer."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -20,47 +19,42 @@ from tollkeeper.domain.errors import BackendFailed, TollkeeperError
 from tollkeeper.domain.inference import Call
 
 _JSON = b"application/json"
-# The maximum size of the answer to a token count request.
 _COUNT_BYTES_MAX = 1 << 20
-# The maximum size of one record (event) in a stream. The larger limit is for models that answer with
-# images, and for the Responses protocol, whose last record contains the whole result.
+# Of a stream. The larger limit is for answers with images, and for Responses, whose last record has
+# the whole result.
 _RECORD_BYTES_MAX = 1 << 20
 _LARGE_RECORD_BYTES_MAX = 16 << 20
 _USER_AGENT = "tollkeeper"
-# The maximum number of cached `PreparedRequest` objects. A model needs up to three: for streams, for
-# JSON answers and for token counts.
+# Cached. A model needs up to three: stream, JSON and token count.
 _REQUESTS_MAX = 4096
 
 
 class PreparedRequest(NamedTuple):
-    """Contains the data that all requests of one kind for one model share."""
+    """What all requests of a kind for a model share."""
 
-    # Encodes the body of the request for a call.
     encode: Callable[[Call], bytes]
-    # Whether the backend is asked for a stream, which the settings may demand even if the client does
-    # not get a stream.
+    # The backend is asked for a stream, which settings may demand even if the client gets none.
     streamed: bool
     path: str
-    # The accepted content type.
     accept: bytes
-    # The request line and the header lines, as they are sent, with those of a fixed credential.
+    # Request line and headers, with those of a fixed credential.
     head: bytes
 
 
 class Replica:
-    """Represents one address of a backend, as this process sees it."""
+    """As this process sees it."""
 
     def __init__(self, url: str, config: BackendConfig, credential: Credential) -> None:
         self.url = url
         self.config = config
         self.credential = credential
-        # Whether the credential's headers differ from request to request.
+        # From request to request.
         self.credential_changes = credential.fixed_headers is None
         address = urlsplit(url)
         self._base = url.rstrip("/")
         self._netloc = address.netloc
         self._address_texts = (self._base, f"{address.scheme}://{address.netloc}", address.netloc)
-        # The texts that no message to a client may contain: keys and the replica's address.
+        # No message to a client may contain these keys and addresses.
         self.secrets = (*credential.secrets, *self._address_texts)
         self.pool = open_pool(url, config)
         self.health = ReplicaHealth(
@@ -79,9 +73,8 @@ class Replica:
         self.request_for = lru_cache(maxsize=_REQUESTS_MAX)(self._prepare)
 
     def _prepare(self, upstream_model: str, streamed: bool | None) -> PreparedRequest:
-        """Prepares the requests for a model. `streamed` tells whether the client gets a stream. If it is
-        None, the requests count tokens. The wire's path is relative to the base address of the replica.
-        If the path begins with a slash, it is relative to the scheme, host and port."""
+        """`streamed`: what the client gets; None counts tokens. A path with a leading slash is
+        relative to the host, others to the base address."""
         encode: Callable[[Call], bytes]
         if streamed is None:
             assert self._tokenize is not None
@@ -106,8 +99,7 @@ class Replica:
     async def own_headers(
         self, request: PreparedRequest, call: Call, body: bytes, deadline: float
     ) -> bytes:
-        """Returns the header lines of this request only: the trace context, the beta flags, and the
-        headers of a credential that changes."""
+        """Trace context, beta flags, and those of a credential that changes."""
         headers = b"traceparent: %b\r\n" % call.outgoing_trace if call.outgoing_trace else b""
         if call.beta_flags:
             headers += beta_header(self.wire, call)
@@ -118,8 +110,7 @@ class Replica:
     async def _credential_headers(
         self, request: PreparedRequest, body: bytes, deadline: float
     ) -> bytes:
-        """Returns the header lines of a credential that changes, for this request. Raises the errors
-        of `Credential.headers_for`."""
+        """Raises the errors of `Credential.headers_for`."""
         outgoing = OutgoingRequest(self._netloc, request.path, body)
         headers = await self.credential.headers_for(outgoing, deadline=deadline)
         self.secrets = (*self.credential.secrets, *self._address_texts)
@@ -136,8 +127,7 @@ class Replica:
         return StreamedAnswer(connection, reader, parser)
 
     async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
-        """Asks the replica's tokenizer for the number of prompt tokens. Returns None if the replica
-        has no tokenizer, or if the request fails."""
+        """None without a tokenizer, or if the request fails."""
         tokenize, model = self._tokenize, call.model.upstream_model
         if tokenize is None:
             return None
@@ -168,11 +158,11 @@ class Replica:
 
 
 def check_content(headers: Mapping[bytes, bytes], expected: bytes) -> None:
-    """Checks the headers of an answer with the status 200. Raises BackendFailed if the body is
-    compressed or has another content type than expected, because its content is then unknown."""
+    """With status 200. Raises BackendFailed for a compressed body or unexpected content type, whose
+    content is unknown."""
     if b"content-encoding" in headers and _is_compressed(headers[b"content-encoding"]):
-        # The request does not accept compression. The gateway does not decompress, because a small
-        # body could expand to any size.
+        # The gateway doesn't ask for compression, and doesn't decompress: a small body
+        # could expand to any size.
         raise BackendFailed("The backend's answer is compressed.", charged=True)
     content_type = headers.get(b"content-type", b"")
     if content_type != expected and content_type.partition(b";")[0].strip().lower() != expected:
@@ -184,8 +174,7 @@ def _is_compressed(content_encoding: bytes) -> bool:
 
 
 def _shared_headers(netloc: str, more: Mapping[str, str]) -> bytes:
-    """Encodes the headers that every request to the replica has. None of their values comes from a
-    client."""
+    """No value comes from a client."""
     headers = {
         "host": netloc,
         "user-agent": _USER_AGENT,

@@ -1,5 +1,5 @@
-"""Encodes what the requests of several protocols have in common, and rejects requests with features
-for which the backend's protocol has no field."""
+"""What several protocols' requests share, and rejections of features without a field in the
+protocol."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -25,20 +25,17 @@ from tollkeeper.domain.prompt import (
 )
 
 NO_PARAMETERS: FreeObject = {"type": "object", "properties": {}}
-# These values of an image's `detail` are accepted but not sent: the protocol has no field for them,
-# because the provider itself chooses the resolution of an image.
+# Of images. Not sent: the protocol has no field, because the provider chooses the resolution.
 _ACCEPTED_DETAILS = (None, "auto", "high")
 _DEFAULT_SEARCH_SIZE = "medium"
-# Properties that do not affect the answer: fields that clients copy from earlier answers, and cache
-# marks, which only some providers need.
+# Copied from earlier answers, or cache marks, which only some providers need.
 _WITHOUT_EFFECT = frozenset({"index", "provider_specific_fields", "cache_control"})
 _NO_EFFORT = "none"
 _SWITCHES = ("thinking", "reasoning.enabled")
 _SUMMARIES = ("reasoning.summary", "reasoning.generate_summary")
 _BUDGET = "reasoning.max_tokens"
-# The option that asks for encrypted reasoning, which only the provider can read.
+# Asks for reasoning that only the provider can read.
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
-# All options of client requests that ask for reasoning.
 REASONING_OPTIONS = (*_SWITCHES, _BUDGET, *_SUMMARIES, ENCRYPTED_REASONING)
 _Choice = TypeVar("_Choice")
 encoded = msgspec.json.Encoder().encode
@@ -48,13 +45,9 @@ def present(fields: Mapping[str, Any]) -> FreeObject:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-# Options.
-
-
 def add_options(body: FreeObject, model: Model, options: Iterable[Option]) -> None:
-    """Adds the fields of the client's request that the gateway only passes on. The model's settings
-    name the field of the backend, which may be a path through nested objects, for example
-    `chat_template_kwargs.enable_thinking`. Several options may be in the same object."""
+    """Those that are only passed on. The model's settings name the field, perhaps a path such as
+    `chat_template_kwargs.enable_thinking`. Several may be in the same object."""
     for option in options:
         *parents, name = model.options[option.name].split(".")
         target = body
@@ -65,33 +58,29 @@ def add_options(body: FreeObject, model: Model, options: Iterable[Option]) -> No
 
 
 def add_other_options(body: FreeObject, call: Call, reasoning: Mapping[str, str]) -> None:
-    """Adds all options except those that ask for reasoning, which the wire converts itself."""
+    """Except those for reasoning, which the wire converts."""
     others = (option for option in call.prompt.options if not _is_for(option.name, call, reasoning))
     add_options(body, call.model, others)
 
 
 def _is_for(name: str, call: Call, reasoning: Mapping[str, str]) -> bool:
-    """If the model's settings map an option to another field than the wire does, the option is
-    only passed on."""
+    """If the settings map an option to another field than the wire does, it's only passed on."""
     return name in reasoning and call.model.options.get(name) == reasoning[name]
 
 
 class AskedReasoning(NamedTuple):
     effort: str | None
-    # The parameter that turns reasoning off.
     off: str | None
-    # The tokens that the model may use. A value of another type is ignored.
+    # The tokens that the model may use. Other types are ignored.
     budget: object
-    # Whether a switch or a summary asks for reasoning.
+    # By a switch or a summary.
     is_switched_on: bool
     wants_summary: bool
-    # The parameters of the options.
     options: FreeObject
 
 
 def asked_reasoning(call: Call, fields: Mapping[str, str]) -> AskedReasoning:
-    """Reads the options that ask for reasoning. `fields` maps each option that the wire converts to
-    the field of its protocol."""
+    """`fields` maps the options that the wire converts to its protocol's fields."""
     prompt = call.prompt
     options = {
         option.name: option.value for option in prompt.options if _is_for(option.name, call, fields)
@@ -111,9 +100,6 @@ def asked_reasoning(call: Call, fields: Mapping[str, str]) -> AskedReasoning:
     )
 
 
-# Sampling and format.
-
-
 def refuse_unsupported(
     prompt: Prompt,
     *,
@@ -124,8 +110,7 @@ def refuse_unsupported(
     logprobs: bool = False,
     salts: bool = False,
 ) -> None:
-    """Raises OptionUnsupported for a feature that the protocol does not have. `json_output` tells
-    whether the protocol has JSON output without a schema."""
+    """Raises OptionUnsupported. `json_output`: the protocol has JSON output without a schema."""
     unsupported = [name for name in prompt.sampling.set_fields() if name not in sampling]
     unsupported += [
         modality.param
@@ -166,13 +151,9 @@ def described_schema(output: SchemaOutput) -> FreeObject:
     return {**output.schema, "description": output.description}
 
 
-# Tools.
-
-
 def offered_functions(prompt: Prompt) -> list[FunctionTool]:
-    """Returns the functions to send to the backend: those that the client allows the model to call.
-    This is for protocols in which a model may call every function of the request. Raises
-    OptionUnsupported for tools of other types."""
+    """For protocols whose models may call any sent function: only those that the client allows.
+    Raises OptionUnsupported for other tools."""
     for tool in prompt.tools:
         if not isinstance(tool, FunctionTool):
             place = "functions" if tool.legacy else tool.place
@@ -183,8 +164,7 @@ def offered_functions(prompt: Prompt) -> list[FunctionTool]:
 def tool_choice(
     prompt: Prompt, modes: Mapping[ToolMode, _Choice], named: Callable[[str], _Choice]
 ) -> _Choice | None:
-    """Encodes the client's choice of how the model uses its tools. Of a choice of allowed functions,
-    only its mode is sent, see `offered_functions`."""
+    """For allowed functions, only the mode (see `offered_functions`)."""
     if prompt.tool_choice is None:
         return None
     match prompt.tool_choice.choice:
@@ -198,8 +178,8 @@ def tool_choice(
 
 
 def refuse_forced_search(prompt: Prompt) -> None:
-    """Raises OptionUnsupported if the model must call a tool and its only tool is the web search. This is
-    for protocols that cannot force a search."""
+    """Raises OptionUnsupported if a tool must be called and it's only the web search, for protocols
+    that can't force one."""
     choice = prompt.tool_choice
     if (
         choice is not None
@@ -213,7 +193,7 @@ def refuse_forced_search(prompt: Prompt) -> None:
 
 
 def check_search(search: WebSearch) -> None:
-    """Rejects web search options that the provider does not have."""
+    """Options that the provider doesn't have."""
     refuse_search_fields(search)
     if search.context_size not in (None, _DEFAULT_SEARCH_SIZE):
         raise OptionUnsupported(
@@ -230,15 +210,12 @@ def refuse_search_fields(search: WebSearch) -> None:
 
 
 def refuse_server_tools(prompt: Prompt) -> None:
-    """Rejects a token count request with tools that the provider runs (`server_tools`), because the
-    protocol has no such tools, and without them the count would be too low."""
+    """In a token count request: the protocol has none, and without them the count would be too
+    low."""
     if prompt.server_tools:
         raise OptionUnsupported(
             "The backend cannot count the tokens of server-side tools.", param="tools"
         )
-
-
-# Content.
 
 
 def check_detail(image: Image) -> None:
@@ -249,8 +226,7 @@ def check_detail(image: Image) -> None:
 
 
 def check_extra(extra: FreeObject | None, place: str) -> None:
-    """Rejects additional properties of a part or tool that would be lost although they affect the
-    answer."""
+    """Rejects those that would be lost although they affect the answer."""
     for name in extra or ():
         if name not in _WITHOUT_EFFECT:
             raise OptionUnsupported(
@@ -264,6 +240,5 @@ def unsupported_content(place: str) -> OptionUnsupported:
 
 
 def sent_filename(file: File) -> str | None:
-    """Returns a name also for content that the client sent without one, because OpenAI requires a
-    name then."""
+    """Even if the client sent none: OpenAI requires one for content."""
     return file.filename or ("document" if file.data else None)

@@ -1,16 +1,13 @@
-"""Chooses a replica (one address of a backend) for each call, sends the call, and retries failed calls
-on other replicas.
+"""Chooses a replica for each call, and retries failed calls on others.
 
-All calls with the same affinity key, for example the calls of a session, go to the same replica if
-possible. Rendezvous hashing selects this replica, so that every process makes the same choice without
-communication.
+Calls with the same affinity key, such as a session's, go to the same replica if possible:
+rendezvous hashing, so all processes choose alike without communication.
 
-A call is retried only if the backend cannot have charged for the failed attempt. This module converts
-every HTTP failure to a domain error, whose attribute `charged` tells whether the backend may have run
-the call, because a call that ran costs money. A call did not run in two cases: the request was not
-sent, or the backend refused the call before running it (by a status in `refusals.STATUS_RULES`, or by
-an error object in place of the answer). In all other cases the call may have run. In particular, after
-an answer with the status 200 the backend may have generated output, even if the answer then breaks off.
+Only calls that can't have been charged are retried. Every HTTP failure becomes a domain error,
+whose `charged` tells whether the backend may have run the call. It didn't if the request wasn't
+sent, or if it was refused (a status in `refusals.STATUS_RULES`, or an error object in place of the
+answer). In all other cases it may have: after a 200, output may have been generated even if the
+answer breaks off.
 """
 
 import asyncio
@@ -43,29 +40,25 @@ from tollkeeper.domain.inference import Call, Opened
 from tollkeeper.runtime.large_requests import run_in_thread
 from tollkeeper.runtime.timeouts import timeout
 
-# A call with an affinity key goes to another replica than its preferred replica if the preferred
-# replica has at least `factor * mean + slack` calls in flight. The mean is the number of calls in
-# flight per usable replica, including the new call.
+# With `factor * mean + slack` calls in flight, the preferred replica is passed over. The mean is
+# per usable replica, with the new call.
 _AFFINITY_LOAD_FACTOR = 1.25
 _AFFINITY_LOAD_SLACK = 4
 _REASON_LENGTH_MAX = 200
-# The kind of nearly every attempt. Reading it from the enum takes six times as long.
+# Nearly every attempt. Reading it from the enum takes six times as long.
 _NORMAL = AttemptKind.NORMAL
-# After these errors, the call may be sent to another replica, if the error is not `charged`.
+# If not `charged`.
 _RETRYABLE = (BackendFailed, RateLimited, Unavailable, DeadlineExceeded)
-# The limits for reading the body of a refusal. The gateway reads the body for the error message, and
-# to be able to reuse the connection.
+# For a refusal's body, read for its message, and to reuse the connection.
 _REFUSAL_BYTES_MAX = 64 << 10
 _REFUSAL_TIMEOUT_S = 2.0
-# Statuses that may mean that the credential is not valid. AWS answers 403 to an expired key.
+# Maybe an invalid credential. AWS answers 403 to an expired key.
 _CREDENTIAL_REFUSED = (401, 403)
 
 
 class RoutedBackend:
-    """Distributes a backend's calls over its replicas."""
-
     def __init__(self, config: BackendConfig, credential: Credential | None = None) -> None:
-        """Opens the configured credential if none is passed."""
+        """Opens the configured credential without one."""
         self.name = config.name
         self._config = config
         self._organizations = RecentOrganizations()
@@ -73,7 +66,7 @@ class RoutedBackend:
         self._replicas = [
             Replica(url, config, self._credential) for url in dict.fromkeys(config.urls)
         ]
-        # Set if there is only one replica. It may always be called.
+        # May always be called.
         self._only_replica = self._replicas[0] if len(self._replicas) == 1 else None
 
     def answer(self, call: Call, receiver: AnswerReceiver, *, deadline: float) -> Answering:
@@ -128,8 +121,7 @@ class RoutedBackend:
         )
 
     async def start(self) -> None:
-        """Starts the background work of the credential, for example to obtain a token. Does not
-        wait for the token. The first calls open the connections."""
+        """Doesn't wait for a credential's token. The first calls open the connections."""
         self._credential.start()
 
     async def close(self) -> None:
@@ -138,13 +130,13 @@ class RoutedBackend:
             await replica.pool.close()
 
     def _order(self, call: Call, now: float) -> list[Replica]:
-        """Returns the replicas that may be called now, best first."""
+        """That may be called now, best first."""
         admitting = [replica for replica in self._replicas if replica.health.admits(now)]
         if len(admitting) <= 1:
             return admitting
         if call.affinity is None:
-            # Replicas with the same load are ordered at random, so that not all processes send
-            # their first calls to the same replica.
+            # At random with equal load, so processes don't all begin with the same
+            # replica.
             return sorted(
                 admitting,
                 key=lambda replica: (replica.pool.in_flight, random.random()),  # noqa: S311
@@ -153,17 +145,15 @@ class RoutedBackend:
         preferred = [by_url[url] for url in rendezvous_order(call.affinity, by_url)]
         mean = (sum(replica.pool.in_flight for replica in preferred) + 1) / len(preferred)
         load_limit = _AFFINITY_LOAD_FACTOR * mean + _AFFINITY_LOAD_SLACK
-        # Overloaded replicas go last. The sort is stable, so the order of preference stays the same
-        # among overloaded replicas and among the other replicas.
+        # Overloaded ones last. The sort is stable, so preference decides among the rest.
         return sorted(preferred, key=lambda replica: replica.pool.in_flight >= load_limit)
 
     async def _try_in_order(self, call: Call, receiver: AnswerReceiver, deadline: float) -> None:
-        """Sends the call to one replica after another until a replica answers."""
         loop = asyncio.get_running_loop()
         failures = 0
         last_error: TollkeeperError | None = None
         for replica in self._order(call, loop.time()):
-            # During a failed attempt, another call may have begun to probe this replica.
+            # Another call may have begun to probe it meanwhile.
             if failures and not replica.health.admits(loop.time()):
                 continue
             try:
@@ -175,16 +165,15 @@ class RoutedBackend:
                 receiver.sent, last_error = False, error
             else:
                 return
-        # The last healthy replica is never ejected, so at least one replica was tried.
+        # The last healthy replica is never ejected, so one was tried.
         assert last_error is not None
         raise last_error
 
     async def _try(
         self, replica: Replica, call: Call, receiver: AnswerReceiver, deadline: float
     ) -> None:
-        """Sends the call to a replica, and passes the answer to the receiver. The health of the replica
-        is updated when the backend has either begun to answer or refused the call, and at the end of
-        the answer."""
+        """Health is updated when the backend has begun to answer or refused, and at the answer's
+        end."""
         owner = call.organization_id.int
         attempt = (
             _NORMAL
@@ -228,7 +217,7 @@ class RoutedBackend:
                     except MalformedAnswer as error:
                         whole = _read_malformed(replica, answer, error)
             except HttpFailure as failure:
-                # If the request was sent, the backend may have run the call.
+                # Once sent, the call may have run.
                 raise domain_error(failure, charged=receiver.sent) from failure
         except BaseException as error:
             if connection is not None:
@@ -254,7 +243,6 @@ class RoutedBackend:
         receiver: AnswerReceiver,
         attempt: AttemptKind,
     ) -> None:
-        """Passes a stream to its receiver until it is complete."""
         if attempt is AttemptKind.PROBE:
             replica.health.succeeded(attempt)
         is_first = True
@@ -262,14 +250,14 @@ class RoutedBackend:
             async for batch in stream:
                 await receiver.take(batch)
                 if is_first:
-                    # The client's stream has begun, so further text can be written to it directly.
+                    # Now further text can be written directly.
                     is_first = False
                     text_functions = receiver.text_functions()
                     if text_functions is not None:
                         stream.relay_text(*text_functions)
         finally:
             replica.pool.release(stream.release(), after_stream=stream.read_to_end)
-            # If the attempt was a probe, the probe ended when the answer began.
+            # A probe has ended when the answer began.
             if stream.failed:
                 self._failed(replica, AttemptKind.NORMAL, call, sys.exception())
             elif stream.completed and not replica.health.is_sound:
@@ -278,8 +266,7 @@ class RoutedBackend:
     def _note_answer(
         self, replica: Replica, attempt: AttemptKind, call: Call, shortfall: TollkeeperError | None
     ) -> None:
-        """Records an answer that is not streamed in the health of its replica. The shortfall is the
-        reason why the answer is incomplete."""
+        """Not streamed. The shortfall is why the answer is incomplete."""
         if shortfall is None or attempt is AttemptKind.PROBE:
             replica.health.succeeded(attempt)
         if is_fault_of_replica(shortfall):
@@ -293,29 +280,25 @@ class RoutedBackend:
         error: BaseException,
         deadline: float,
     ) -> None:
-        """Records an attempt that ended with an error, before an answer began, in the health of its
-        replica."""
+        """Before an answer began."""
         now = asyncio.get_running_loop().time()
         health, is_late = replica.health, isinstance(error, DeadlineExceeded)
         if is_late and now >= deadline:
-            # The deadline of the call passed. A client can cause a passed deadline, so the
-            # attempt does not count as a failure of the replica.
+            # A client can cause a passed deadline, so it's not the replica's failure.
             health.abandoned(attempt, now)
         elif is_late or (isinstance(error, BackendFailed) and is_fault_of_replica(error)):
             self._failed(replica, attempt, call, error)
         elif isinstance(error, (BackendFailed, ProviderRejected, RateLimited)):
             health.succeeded(attempt)
         else:
-            # For example, the call was cancelled, or no connection was free. Neither shows whether
-            # the replica works.
+            # Cancelled, or no free connection: says nothing about the replica.
             health.abandoned(attempt, now)
 
     def _failed(
         self, replica: Replica, kind: AttemptKind, call: Call, error: BaseException | None
     ) -> None:
-        """Records that a call failed at a replica. The last healthy replica of the backend stays in
-        use, even if calls of several organizations fail, because otherwise no call could be
-        answered."""
+        """The last healthy replica stays in use, even if calls of several organizations fail,
+        because otherwise none could be answered."""
         now = asyncio.get_running_loop().time()
         others = (other for other in self._replicas if other is not replica)
         has_spare = any(other.health.state is ReplicaState.HEALTHY for other in others)
@@ -330,8 +313,8 @@ class RoutedBackend:
 
 
 def _reason(error: BaseException | None) -> str:
-    """Returns the reason of a failure, as a text for operators. The text is always the gateway's
-    own: errors that count against a replica never contain text from the provider."""
+    """For operators, in the gateway's words: errors that count against a replica never contain the
+    provider's."""
     if isinstance(error, TollkeeperError):
         return error.reason[:_REASON_LENGTH_MAX]
     return "The answer broke off."
@@ -346,7 +329,7 @@ def open_credential_of(config: BackendConfig) -> Credential:
 async def _check_status_and_content(
     replica: Replica, connection: Connection, accept: bytes
 ) -> None:
-    """Raises the error for an answer with another status than 200 or with the wrong content."""
+    """Raises for another status than 200 or the wrong content."""
     body, status, headers = b"", connection.status, connection.headers
     if status == 200:
         check_content(headers, accept)
@@ -369,9 +352,8 @@ async def _check_status_and_content(
 
 
 def _read_malformed(replica: Replica, body: bytes, error: MalformedAnswer) -> WholeAnswer:
-    """Reads a body that is not a valid answer. Raises a refusal if the body is an error object.
-    Otherwise returns the usage in the body, so that the call can be charged exactly. Raises
-    BackendFailed if the body contains no usage."""
+    """Raises a refusal if it's an error object, otherwise BackendFailed, unless there's usage, so
+    that the call can be charged exactly."""
     record = flat_error_record(body)
     if record is not None:
         raise refusal_record(record, secrets=replica.secrets)

@@ -1,5 +1,4 @@
-"""Defines the requests that ask a model server for the number of tokens of a prompt. Each kind of
-server has its own request format."""
+"""Requests that ask model servers for a prompt's tokens, each in its own format."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,9 +13,9 @@ from tollkeeper.backends.native_wire import CountingWire
 from tollkeeper.backends.wires import beta_header, wire_for
 from tollkeeper.domain.inference import Call
 
-# A larger count is ignored as impossible.
+# More is impossible, and ignored.
 _COUNT_MAX = 2**53
-# The request fields that vLLM needs to render the prompt with the model's chat template.
+# To render the prompt with the chat template.
 _VLLM_FIELDS = ("messages", "tools", "chat_template_kwargs")
 
 
@@ -26,11 +25,9 @@ def _no_headers(call: Call) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class TokenizeRequest:
-    """Describes the token count request for one kind of server."""
-
     path_for: Callable[[str], str]
     encode: Callable[[Call], bytes]
-    # The field of the answer that contains the number of tokens.
+    # In the answer.
     count_field: str
     headers_for: Callable[[Call], bytes] = _no_headers
 

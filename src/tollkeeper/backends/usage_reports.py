@@ -1,6 +1,5 @@
-"""Reads the usage reports of backends: with a protocol's table of counts, and with the price that some
-backends state. The ledger stores this price, in picousd (10⁻¹² USD), next to the gateway's own price.
-Only the gateway's own price is charged."""
+"""Reads usage reports by a protocol's table of counts, and stated prices. The ledger stores these
+in picousd (10⁻¹² USD) beside the gateway's own price, which alone is charged."""
 
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
@@ -14,15 +13,15 @@ from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import ImpossibleCount, ReportedUsage, normalised, read_count
 
 _PICOUSD_PER_USD = 10**12
-# xAI states its price in ticks.
+# xAI's unit.
 _PICOUSD_PER_TICK = 100
-# A higher stated price is ignored as impossible.
+# More is impossible, and ignored.
 _USD_MAX = 10**9
 
 
 class Counts:
-    """Says where a protocol's usage report has each count of `ReportedUsage`: the path through nested
-    objects, or several paths separated by spaces, of which the first with a count wins."""
+    """Where a report has each count: a path through nested objects, or several separated by spaces,
+    of which the first with a count wins."""
 
     def __init__(self, **paths: str) -> None:
         self._paths = {
@@ -50,12 +49,11 @@ def details(reported: FreeObject, name: str) -> FreeObject:
 
 
 def known_details(**counts: int | None) -> FreeObject | None:
-    """Returns the details that clients see. They have the names of the chat protocol."""
+    """For clients, with chat's names."""
     return {name: count for name, count in counts.items() if count is not None} or None
 
 
 def report_in(usage: msgspec.Raw, read: Callable[[Any], UsageReport]) -> UsageReport | None:
-    """Reads the undecoded usage of an answer; None if there is none."""
     raw = value_or_none(usage)
     return None if raw is None else read(decode_any(raw))
 
@@ -63,9 +61,8 @@ def report_in(usage: msgspec.Raw, read: Callable[[Any], UsageReport]) -> UsageRe
 def usage_report(
     reported: Any, read: Callable[[FreeObject], ReportedUsage], service_tier: str | None = None
 ) -> UsageReport:
-    """Converts a report with the protocol's function `read`. If `reported` is not an object, the
-    result contains at most the service tier. If a count is impossible, the result contains the report
-    unchanged, in `impossible`."""
+    """If `reported` is no object, at most the service tier. If a count is impossible, the unchanged
+    report in `impossible`."""
     if not isinstance(reported, dict):
         return UsageReport(ReportedUsage(service_tier=service_tier))
     try:
@@ -75,9 +72,9 @@ def usage_report(
 
 
 def usage_means_charge(report: UsageReport) -> bool:
-    """Tells whether the backend charges for the call, even if the answer contains an error. It does
-    not if the report lacks a token count or counts no tokens, or if it counts no output tokens and
-    states a price of zero (OpenRouter). If a count is impossible, the call counts as charged."""
+    """Even if the answer has an error. Not if a token count is missing or there are no tokens, or
+    with no output tokens and a stated price of zero (OpenRouter). Impossible counts mean
+    charged."""
     if report.usage is None:
         return True
     usage = normalised(report.usage)
@@ -87,7 +84,7 @@ def usage_means_charge(report: UsageReport) -> bool:
 
 
 def usd_in_picousd(value: object) -> int | None:
-    """Returns None if `value` cannot be a price."""
+    """None if it can't be a price."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -100,9 +97,9 @@ def usd_in_picousd(value: object) -> int | None:
 
 
 def stated_cost(reported: FreeObject) -> int | None:
-    """Returns the price in a usage report, in picousd. `cost` is a number (OpenRouter), or an object
-    with a total (Perplexity). If the operator has stored a provider's key at OpenRouter (`is_byok`),
-    `cost` is only OpenRouter's fee, and the price is the sum of the fee and the provider's charge."""
+    """In picousd. `cost` is a number (OpenRouter), or an object with a total (Perplexity). With the
+    operator's own key at OpenRouter (`is_byok`), it's only the fee, so the provider's charge is
+    added."""
     cost = reported.get("cost")
     stated = usd_in_picousd(cost.get("total_cost") if isinstance(cost, dict) else cost)
     if reported.get("is_byok") is not True:
@@ -114,7 +111,7 @@ def stated_cost(reported: FreeObject) -> int | None:
 
 
 def ticks_in_picousd(value: object) -> int | None:
-    """Returns None if `value` cannot be a price."""
+    """None if it can't be a price."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         return None
     picousd = value * _PICOUSD_PER_TICK

@@ -1,4 +1,4 @@
-"""Selects the wire (the implementation of a backend protocol) for a backend."""
+"""Selects a backend's wire."""
 
 from collections.abc import Mapping
 
@@ -33,8 +33,7 @@ def wire_for(config: BackendConfig) -> Wire:
 
 
 def beta_header(wire: Wire, call: Call) -> bytes:
-    """Returns the header line with the client's beta flags that the model's settings allow. Only
-    Anthropic's own endpoint has this header."""
+    """Those that the model's settings allow. Only Anthropic's own endpoint has this header."""
     return wire.beta_header(call) if isinstance(wire, MessagesWire) else b""
 
 
@@ -47,5 +46,5 @@ def _chat_wire(config: BackendConfig) -> ChatWire:
         renamed=config.renamed_fields,
         omitted=config.omitted_fields,
     )
-    # `encode_request` detects the OpenAI dialect by identity, which is faster than comparing fields.
+    # Detected by identity in `encode_request`, which is faster than comparing fields.
     return ChatWire(OPENAI_DIALECT if dialect == OPENAI_DIALECT else dialect, config.billing_rules)

@@ -1,2 +1,1 @@
-"""Implements Anthropic's Messages protocol, at Anthropic's own endpoint, at Vertex AI and at Amazon
-Bedrock."""
+"""Anthropic's Messages protocol, at Anthropic, Vertex AI and Amazon Bedrock."""

@@ -1,10 +1,6 @@
-"""Converts an answer of Anthropic's Messages protocol, streamed or not, to the gateway's events. Does
-no I/O.
-
-A stream is malformed if it ends without a stop reason, if a block continues before its beginning or
-after its end, if a tool call has no id, or if the answer is longer than allowed. Pings and unknown
-events are ignored.
-"""
+"""Converts a Messages answer, streamed or not, to events. Does no I/O. A stream is malformed
+without a stop reason, if a block continues before its beginning or after its end, if a tool call
+has no id, or if it's too long. Pings and unknown events are ignored."""
 
 import base64
 import binascii
@@ -32,27 +28,25 @@ from tollkeeper.backends.usage_reports import report_in
 from tollkeeper.domain.inference import Annotation, Call, Delta, Finish, UsageReport
 from tollkeeper.domain.prompt import FreeObject, SearchBlock
 
-# The maximum length of the queries of all searches in one answer.
+# Of all searches in one answer.
 _QUERY_CHARACTERS_MAX = 1 << 20
-# `pause_turn` means that the answer is not complete, and that the client has to send another request
-# to continue it.
+# `pause_turn`: the answer isn't complete, and the client has to send another request to continue.
 _FINISHES = {**FINISHES, "pause_turn": Finish.LENGTH, "refusal": Finish.CONTENT_FILTER}
 _CHUNK = "chunk"
 
 
 @dataclass(slots=True)
 class _OpenBlock(OpenBlock):
-    # The position in the text of the whole answer at which the text of this block starts.
+    # In the text of the whole answer.
     text_start: int = 0
     citations: list[Citation] = field(default_factory=list)
-    # A block of a web search, if the client can read it, and the pieces of the query in JSON.
+    # A web search, if the client can read it, and the pieces of the query in JSON.
     search: FreeObject | None = None
     query: list[str] = field(default_factory=list)
 
 
 class MessagesAnswer(BlockReader[_OpenBlock]):
-    """Holds the state of one answer. The answer has one choice, because the protocol has no field
-    for several choices."""
+    """The protocol has no field for several choices."""
 
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
         super().__init__(call, secrets=secrets)
@@ -128,8 +122,7 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
             raise MalformedAnswer("a call has no id")
         block.call_index = self._count_call()
         arguments = value_or_none(record.input)
-        # In a stream, `input` is an empty object at the beginning of a call, and the arguments
-        # follow in pieces.
+        # In a stream, `input` is empty at first, and the arguments follow in pieces.
         if arguments is not None and decode_any(arguments) not in ({}, None, ""):
             block.arguments = bytes(arguments).decode()
         self._emit_call(block.call_index, record.id, record.name or "")
@@ -172,7 +165,7 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
             self._emit(Delta(0, annotations=annotations))
 
     def _emit_search(self, written: FreeObject, query: str) -> None:
-        """Emits the block of a search. It doesn't set `accepted` (`EventReader._accept_if_searched`)."""
+        """Doesn't set `accepted` (`EventReader._accept_if_searched`)."""
         if query:
             asked = decode_any(msgspec.Raw(query.encode("utf-8", "replace")))
             if not isinstance(asked, dict):
@@ -195,7 +188,7 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
 
 
 class _Chunk(msgspec.Struct, gc=False):
-    # One event in base64.
+    # In base64.
     bytes: str = ""
 
 
@@ -203,8 +196,8 @@ _chunk_decoder = msgspec.json.Decoder(_Chunk)
 
 
 class BedrockMessagesAnswer(MessagesAnswer):
-    """Reads a streamed answer from Amazon Bedrock. Each frame of the stream contains one event in
-    base64, and the stream may end with an AWS exception instead of an `error` event."""
+    """Each frame has one event in base64, and the stream may end with an AWS exception instead of
+    an `error` event."""
 
     def _read_payload(self, payload: bytes) -> None:
         name, content = read_record(payload)

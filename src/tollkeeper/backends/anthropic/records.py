@@ -1,8 +1,5 @@
-"""Decodes answers of Anthropic's Messages protocol: stream events, blocks, deltas and whole messages.
-
-Decoding is tolerant, because servers that imitate the protocol differ. Events and blocks of unknown
-types are ignored, even if their fields have unexpected values.
-"""
+"""Decodes Messages answers. Tolerant, because imitating servers differ: unknown types are ignored,
+even if their fields have unexpected values."""
 
 from functools import partial
 from typing import Any
@@ -37,7 +34,7 @@ REDACTED_THINKING = "redacted_thinking"
 TOOL_USE = "tool_use"
 _KNOWN_BLOCKS = frozenset({TEXT, THINKING, REDACTED_THINKING, TOOL_USE})
 
-# The HTTP status that corresponds to the type of an error record.
+# By the type of an error record.
 STATUSES = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -59,7 +56,7 @@ class Citation(msgspec.Struct, gc=False):
 
 
 class Block(msgspec.Struct, gc=False):
-    """Represents a content block, or the beginning of a content block in a stream."""
+    """Or the beginning of one in a stream."""
 
     type: str | None = None
     text: str | None = None
@@ -73,7 +70,7 @@ class Block(msgspec.Struct, gc=False):
 
 
 class BlockDelta(msgspec.Struct, gc=False):
-    """Represents a piece of a block or, in a `message_delta` event, a change of the message."""
+    """In a `message_delta` event, a change of the message."""
 
     text: str | None = None
     thinking: str | None = None
@@ -95,7 +92,7 @@ class StreamEvent(msgspec.Struct, gc=False):
 
 
 class Message(msgspec.Struct, gc=False):
-    """Represents a whole answer, or the beginning of a streamed answer, which has no content yet."""
+    """Or the beginning of a streamed one, still without content."""
 
     type: str | None = None
     content: list[msgspec.Raw] | None = None
@@ -112,21 +109,21 @@ decode_message = partial(decode_whole, _message_decoder)
 
 
 def decode_event(payload: bytes) -> StreamEvent | None:
-    """Returns None for an event of an unknown type, for example a ping."""
+    """None for an unknown type, such as a ping."""
     try:
         event = decode(_event_decoder, payload)
     except MalformedAnswer:
         if type_of(payload) in _KNOWN_EVENTS:
             raise
         return None
-    # Some servers send an error in the form of another protocol, without a type.
+    # Some servers send another protocol's error, without a type.
     if event.type in _KNOWN_EVENTS or value_or_none(event.error) is not None:
         return event
     return None
 
 
 def decode_block(raw: msgspec.Raw) -> Block | None:
-    """Returns None for a block that the gateway does not read, for example web search results."""
+    """None for a block that the gateway doesn't read, such as web search results."""
     record = value_or_none(raw)
     if record is None:
         raise MalformedAnswer("a block is missing")
@@ -136,8 +133,7 @@ def decode_block(raw: msgspec.Raw) -> Block | None:
 
 
 def is_search_result(raw: msgspec.Raw) -> bool:
-    """Tells whether a block contains the results of a web search. Returns False for a failed search,
-    because the provider does not charge for failed searches."""
+    """Not of a failed search, for which the provider doesn't charge."""
     if SEARCH_RESULTS.encode() not in bytes(raw):
         return False
     block = decode_any(raw)
@@ -159,6 +155,6 @@ def decode_search_block(raw: msgspec.Raw) -> FreeObject | None:
 
 
 def decode_start(raw: msgspec.Raw) -> Message:
-    """Decodes the message in the first event of a stream. The event may contain none."""
+    """The event may contain none."""
     record = value_or_none(raw)
     return Message() if record is None else decode(_message_decoder, record)

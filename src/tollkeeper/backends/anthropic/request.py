@@ -1,5 +1,4 @@
-"""Encodes a call as a request of Anthropic's Messages protocol. Rejects calls that the protocol
-cannot represent."""
+"""Encodes a call as a Messages request. Rejects calls that the protocol can't represent."""
 
 import base64
 import re
@@ -51,8 +50,7 @@ from tollkeeper.domain.prompt import (
 )
 from tollkeeper.domain.prompt_size import WEB_SEARCHES_MAX
 
-# The sampling parameters, modalities and features of this protocol. A model that is served through
-# this protocol cannot have others.
+# All that models served through this protocol can have.
 SAMPLING_PARAMETERS = frozenset({"temperature", "top_p", "stop"})
 INPUT_MODALITIES = frozenset({"text", "image", "file"})
 OUTPUT_MODALITIES = frozenset({"text"})
@@ -163,11 +161,11 @@ def messages_request(
 
 
 def _file_source(file: File) -> FreeObject:
-    """A PDF stays in base64; plain text is decoded."""
+    """PDF stays in base64, plain text is decoded."""
     if file.data is None:
         raise content_required(file.place)
     content = content_in(file.data, file.place)
-    # Clients that omit the type usually send PDF.
+    # Without a type, it's usually PDF.
     is_text = (file.filename or "").lower().endswith((".txt", ".md"))
     media_type = content.media_type or (_PLAIN_TEXT if is_text else PDF)
     if media_type == PDF:
@@ -186,8 +184,7 @@ def signed_blocks(reasoning: Reasoning) -> list[FreeObject]:
 
 
 def _plain(blocks: list[FreeObject]) -> str | list[FreeObject] | None:
-    """A single text becomes a string and not a list, because every server of this protocol accepts a
-    string."""
+    """A single text becomes a string, which every server of this protocol accepts."""
     if len(blocks) == 1 and blocks[0].keys() == {"type", "text"}:
         text: str = blocks[0]["text"]
         return text
@@ -221,8 +218,8 @@ def _tool(tool: FunctionTool, cache_marks: Marks) -> FreeObject:
         "description": tool.description,
         "strict": tool.strict or None,
     }
-    # A chat client may set the cache mark in the function object (`extra`), or in the tool object
-    # that contains the function object (`tool_extra`).
+    # A chat client may set the cache mark in the function (`extra`) or in its tool object
+    # (`tool_extra`).
     return {
         **present(definition),
         **cache_marks.read(tool.extra, tool.place),
@@ -242,7 +239,7 @@ def _search_tool(search: WebSearch) -> FreeObject:
 
 def _tool_choice(prompt: Prompt) -> FreeObject | None:
     chosen = tool_choice(prompt, _MODES, lambda name: {"type": "tool", "name": name})
-    # An answer in the legacy form (`function_call`) can contain only one call.
+    # The legacy form (`function_call`) can contain only one call.
     single = prompt.parallel_tool_calls is False or prompt.has_legacy_functions_only
     if single and chosen is not _MODES[ToolMode.NONE]:
         return {**(chosen or _MODES[ToolMode.AUTO]), "disable_parallel_tool_use": True}

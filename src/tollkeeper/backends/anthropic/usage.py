@@ -1,16 +1,10 @@
-"""Reads the usage reports of Anthropic's Messages protocol. In these reports, `input_tokens` does not
-include the tokens that were read from the cache or written to the cache.
+"""Reads Messages usage reports, whose `input_tokens` include neither cache reads nor writes.
 
-A stream contains two reports. The report in `message_start` has the input tokens, the cache writes by
-lifetime, and a preliminary number of output tokens, which is ignored. The report in `message_delta`
-has the final numbers, but not the cache writes by lifetime.
-
-The list `iterations` contains the usage of each iteration of the answer. The numbers outside this list
-include the tokens of most iterations, but not the tokens of a compaction or an advisor. The reader adds
-these tokens.
-
-A fast answer (`"speed": "fast"`) has its own prices. The gateway treats this speed as the service
-tier `speed-fast`.
+A stream has two. `message_start` has the input tokens, the cache writes by lifetime, and a
+preliminary output count, which is ignored. `message_delta` has the final numbers, without the
+lifetimes. The numbers outside of the list `iterations` lack the tokens of a compaction or an
+advisor, so the reader adds them. A fast answer (`"speed": "fast"`) has its own prices, so it's the
+service tier `speed-fast`.
 """
 
 from typing import Any
@@ -25,10 +19,10 @@ from tollkeeper.domain.usage import (
     read_service_tier,
 )
 
-# The types of iterations whose tokens are not included in the numbers outside `iterations`.
+# Iterations whose tokens aren't in the numbers outside `iterations`.
 _NOT_INCLUDED = ("compaction", "advisor_message")
 _FAST = "fast"
-# The tier is not named "fast", because other providers use this word with another meaning.
+# Not "fast", which means something else at other providers.
 _FAST_TIER = "speed-fast"
 
 
@@ -43,15 +37,13 @@ _OTHER = Counts(
     reasoning_tokens="output_tokens_details.thinking_tokens",
     web_searches="server_tool_use.web_search_requests",
 )
-# The reported numbers of input tokens. None means that a number is unknown.
+# None means unknown.
 _Input = dict[str, Any]
 
 
 class UsageReader:
-    """Reads the usage reports of one answer, in their order."""
-
     def __init__(self) -> None:
-        # The latest value of each number so far, without the iterations in `_NOT_INCLUDED`.
+        # The latest values, without the iterations in `_NOT_INCLUDED`.
         self._input: _Input = {}
 
     def read(self, reported: Any, *, is_final: bool) -> UsageReport:
@@ -63,7 +55,7 @@ class UsageReader:
         self._input |= {name: count for name, count in counts.items() if count is not None}
         iterations = _iterations_not_included(reported)
         if iterations:
-            # The sums also need the numbers that only an earlier report contains.
+            # The sums also need numbers that only an earlier report has.
             counts |= self._input
         for iteration in iterations:
             more = _input(iteration)

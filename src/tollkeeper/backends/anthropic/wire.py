@@ -1,4 +1,4 @@
-"""Implements `Wire` for Anthropic's Messages protocol."""
+"""The wire of Anthropic's Messages protocol."""
 
 import base64
 from collections.abc import Mapping
@@ -19,9 +19,8 @@ _CACHE_MARK = "cache_control"
 
 
 def adapt_to_bedrock(body: FreeObject) -> None:
-    """Changes the body of a request to the form of Amazon Bedrock. Removes `stream`, because the path
-    tells whether the answer is streamed. Removes `metadata`, which identifies the user. Moves the
-    cache mark for the whole prompt to the last block of the prompt."""
+    """Bedrock: the path tells whether it's a stream, `metadata` (the user) isn't sent, and the
+    cache mark for the whole prompt goes to its last block."""
     body.pop("stream", None)
     body.pop("metadata", None)
     mark = body.pop(_CACHE_MARK, None)
@@ -31,9 +30,8 @@ def adapt_to_bedrock(body: FreeObject) -> None:
 
 
 class Endpoint(StrEnum):
-    """Lists the services that offer this protocol. The comments show the paths of requests for answers
-    that are not streamed. The services also differ in the version of the protocol, and in the position
-    of the model's name."""
+    """Their paths for answers that aren't streamed are in the comments. The protocol's version and
+    the place of the model's name differ too."""
 
     # {url}/messages
     ANTHROPIC = "anthropic"
@@ -43,9 +41,9 @@ class Endpoint(StrEnum):
     BEDROCK = "bedrock"
 
 
-# The version of the protocol, which Anthropic's own endpoint expects in a header.
+# In a header, at Anthropic.
 _VERSION = "2023-06-01"
-# The versions for the services that expect the version in the body, and the model in the path.
+# In the body, where the path has the model.
 _VERSIONS = {Endpoint.VERTEX: "vertex-2023-10-16", Endpoint.BEDROCK: "bedrock-2023-05-31"}
 
 
@@ -85,8 +83,7 @@ class MessagesWire(CountingWire):
         return count_tokens_path(upstream_model)
 
     def beta_header(self, call: Call) -> bytes:
-        """Returns the header line with the client's beta flags. Returns no line for Vertex and
-        Bedrock, because the flags are then a field of the body."""
+        """None for Vertex and Bedrock, where the flags are a field of the body."""
         if self._endpoint in _VERSIONS or not (flags := call.supported_beta_flags):
             return b""
         return b"anthropic-beta: %b\r\n" % ",".join(flags).encode("ascii")
@@ -105,13 +102,13 @@ class MessagesWire(CountingWire):
     def count_request(self, call: Call) -> FreeObject:
         if self._is_bedrock:
             refuse_server_tools(call.prompt)
-            # Bedrock counts the tokens of a whole call request, which is sent to it in base64.
+            # Bedrock counts a whole call request, in base64.
             request = self.encode_request(call, stream=False, extra={})
             return {"input": {"invokeModel": {"body": base64.b64encode(request).decode("ascii")}}}
         body = messages_request(
             call, stream=False, extra={}, takes_image_urls=self._takes_image_urls
         )
-        # Tools that the provider runs. They occur only in requests for token counts.
+        # Only in requests for token counts.
         if call.prompt.server_tools:
             body["tools"] = [*body.get("tools", ()), *call.prompt.server_tools]
         body = {name: body[name] for name in self.counted_fields if name in body}

@@ -1,1 +1,1 @@
-"""Implements the chat completions protocol towards backends: encodes requests and reads answers."""
+"""The chat completions protocol towards backends."""

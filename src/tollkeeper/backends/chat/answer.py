@@ -1,5 +1,4 @@
-"""Decodes chat answers of model servers, streamed or not, and converts them to the gateway's
-events."""
+"""Decodes chat answers, streamed or not, and converts them to events."""
 
 from collections.abc import Iterable, Iterator
 
@@ -19,7 +18,7 @@ from tollkeeper.domain.inference import (
     UsageReport,
 )
 
-# The field of a token's log-probability with those of other tokens.
+# A token's alternatives in its log-probability.
 _ALTERNATIVES = "top_logprobs"
 
 
@@ -37,7 +36,7 @@ class _ToolCall(msgspec.Struct, gc=False):
     index: int | None = None
     id: str | None = None
     function: _Function | None = None
-    # A call of a custom tool has this field in place of `function`.
+    # In place of `function`.
     custom: _Custom | None = None
 
 
@@ -67,13 +66,12 @@ class _Image(msgspec.Struct, gc=False):
 class _Part(msgspec.Struct, gc=False):
     text: str | None = None
     image_url: _ImageUrl | str | None = None
-    # Mistral sends reasoning as parts of the content: one text, or a list of texts.
+    # Mistral sends reasoning in the content: one text, or a list of texts.
     thinking: str | list[_Text] | None = None
 
 
 class _Message(msgspec.Struct, gc=False):
-    """Represents a whole message, or the delta of a message in a chunk, which has the same
-    fields."""
+    """Or the delta in a chunk, which has the same fields."""
 
     content: str | list[_Part] | None = None
     reasoning: str | None = None
@@ -107,8 +105,7 @@ class _GroqExtension(msgspec.Struct, gc=False):
 
 
 class Chunk(msgspec.Struct, gc=False):
-    """Represents one record of a stream. `usage` and `error` stay undecoded here, because servers
-    send values of any type in them."""
+    """`usage` and `error` stay undecoded, because servers send values of any type."""
 
     choices: list[ChunkChoice] | None = None
     usage: msgspec.Raw = ABSENT
@@ -148,9 +145,8 @@ def usage_report(
 
 
 def chunk_usage(chunk: Chunk, service_tier: str | None, rules: BillingRules) -> UsageReport | None:
-    """Returns the usage report in a chunk; None if the chunk has no usage. Servers use different
-    fields for the usage. If a chunk has the usage in two fields, the values are the same.
-    `service_tier` is the tier that the stream has named so far."""
+    """If a chunk has the usage in two fields, the values are the same. `service_tier` is what the
+    stream has named so far."""
     report = usage_report(chunk.usage, service_tier, rules)
     if report is None and chunk.x_groq is not None:
         report = usage_report(chunk.x_groq.usage, service_tier, rules)
@@ -162,8 +158,7 @@ def chunk_usage(chunk: Chunk, service_tier: str | None, rules: BillingRules) -> 
 
 
 def text_piece(chunk: Chunk) -> tuple[int, str] | None:
-    """Returns the index of the choice and the text, if the chunk only adds text to one choice.
-    Returns None for any other chunk. Nearly all chunks of a stream only add text."""
+    """Choice and text if the chunk only adds text to one choice, as nearly all do."""
     choices = chunk.choices
     if (
         choices is None
@@ -188,9 +183,8 @@ def text_piece(chunk: Chunk) -> tuple[int, str] | None:
 
 
 def delta_of_chunk(choice: ChunkChoice) -> Delta | None:
-    """Returns the delta of a choice in a chunk; None if the delta adds nothing. For example, the
-    first chunk of many servers contains only the role. Some servers send an empty finish reason until
-    the choice ends, so an empty reason counts as missing."""
+    """None if it adds nothing, such as many servers' first chunk with only the role. Some servers
+    send an empty finish reason until the end, so that counts as missing."""
     choice.message = choice.message or _Message()
     choice.finish_reason = choice.finish_reason or None
     delta = delta_of(choice)
@@ -198,8 +192,7 @@ def delta_of_chunk(choice: ChunkChoice) -> Delta | None:
 
 
 def has_free_finish(answer: Chunk | Completion, rules: BillingRules, choices: int) -> bool:
-    """Tells whether the answer ends with the finish reason for which the backend bills no tokens. An
-    answer with several choices is never free, because the others may be billed."""
+    """With several choices it's never free, because the others may be billed."""
     return (
         rules.free_finish is not None
         and choices == 1
@@ -211,24 +204,20 @@ def has_free_finish(answer: Chunk | Completion, rules: BillingRules, choices: in
 
 
 def has_output(delta: Delta) -> bool:
-    """Tells whether a delta adds output to its choice. A delta that only ends the choice does
-    not."""
+    """Ending the choice isn't output."""
     return delta != Delta(delta.choice, finish=delta.finish)
 
 
 def delta_of(choice: ChunkChoice | _CompleteChoice) -> Delta:
-    """Returns the delta for the choice's message, or for the choice's part of a message."""
     message, raw = choice.message, choice.logprobs
     if message is None:
-        # Azure omits the message of a choice that its filter has removed.
+        # Azure omits the message of a filtered choice.
         if choice.finish_reason != Finish.CONTENT_FILTER:
             raise MalformedAnswer("a choice has no message")
         message = _Message()
     content = message.content
     logprobs = None if raw == NULL or raw is ABSENT else raw.copy()
-    # Messages that only have text (nearly all messages of a stream) take this faster path. The
-    # comparison checks that all other fields have their defaults. It is fast, because msgspec
-    # compares in C.
+    # A faster path for messages that only have text, nearly all of them. msgspec compares in C.
     if type(content) is str and message == _Message(content):
         return Delta(choice.index, content or None, logprobs=logprobs, finish=choice.finish_reason)
     reasoning = message.reasoning or message.reasoning_content
@@ -255,8 +244,7 @@ def delta_of(choice: ChunkChoice | _CompleteChoice) -> Delta:
 
 
 def with_asked_alternatives(delta: Delta, call: Call) -> Delta:
-    """Returns the delta with at most as many alternatives for each token as the call asks for. llama.cpp
-    lists 20 if the request doesn't name a number; OpenAI lists none."""
+    """llama.cpp lists 20 if the request doesn't name a number; OpenAI lists none."""
     if delta.logprobs is None or call.prompt.logprobs is None:
         return delta
     asked = call.prompt.logprobs.top or 0
@@ -294,11 +282,11 @@ def _tool_calls(pieces: "list[_ToolCall] | tuple[()]") -> tuple[ToolCallPiece, .
             name, arguments = piece.custom.name, piece.custom.input
         elif piece.function is not None:
             name, arguments = piece.function.name, piece.function.arguments
-        # Tool calls in an answer that is not streamed have no index; their position is the index.
+        # Without streaming, the position is the index.
         index = piece.index if piece.index is not None else position
         if index < 0:
             raise MalformedAnswer("a tool call has a negative index")
-        # Some servers send an empty id and name in every piece except the first piece of a call.
+        # Some servers send an empty id and name in later pieces.
         calls.append(
             ToolCallPiece(
                 index, piece.id or None, name or None, arguments or "", piece.custom is not None

@@ -1,5 +1,4 @@
-"""Defines dialects: the fields of a chat request that one kind of server names differently, does not
-support or does not need."""
+"""Dialects: the chat request fields that a kind of server names differently or doesn't support."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,27 +9,24 @@ from tollkeeper.domain.errors import OptionUnsupported
 from tollkeeper.domain.prompt import FreeObject
 
 _IN_MESSAGES = "messages."
-# The default values of fields that a dialect may refuse. A refused field with its default value is
-# removed instead of rejected, because a server without this field behaves as the default value says.
+# A refused field with its default is removed instead of rejected: a server without it behaves as
+# the default says.
 _DEFAULTS: Mapping[str, object] = {"parallel_tool_calls": True, "tool_choice": "auto"}
 
 
 @dataclass(frozen=True, slots=True)
 class ChatDialect:
-    # The field that contains the output limit. None means the field that the client used.
+    # None means the client's.
     output_limit_field: str | None = None
-    # Whether a request for a stream asks for usage with `stream_options`.
+    # With `stream_options`.
     include_usage: bool = True
-    # Fields that the server does not support.
     refused: tuple[str, ...] = ()
-    # Fields that have another name at this server.
     renamed: Mapping[str, str] = field(default_factory=dict)
-    # Fields that are omitted. `messages.reasoning` is the field `reasoning` of every message.
+    # `messages.reasoning` is the field `reasoning` of every message.
     omitted: tuple[str, ...] = ()
 
     def change(self, body: FreeObject) -> None:
-        """Changes the body of a request in place. Raises OptionUnsupported for a field that the
-        server does not support."""
+        """In place. Raises OptionUnsupported for a refused field."""
         for name in self.omitted:
             body.pop(name, None)
         _omit_in_messages(body, [name for name in self.omitted if name.startswith(_IN_MESSAGES)])
@@ -44,8 +40,7 @@ class ChatDialect:
 
 
 def _omit_in_messages(body: FreeObject, paths: list[str]) -> None:
-    """Removes fields from all messages. Encoded messages are decoded only if their bytes contain the
-    name of such a field."""
+    """Decodes only messages whose bytes contain a field's name."""
     names = [path.removeprefix(_IN_MESSAGES) for path in paths]
     messages = body.get("messages")
     if isinstance(messages, msgspec.Raw):

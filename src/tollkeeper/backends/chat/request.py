@@ -1,5 +1,5 @@
-"""Encodes a prompt as the fields of a chat request to a backend. If the client used the chat protocol
-too, its own fields (`Prompt.written`) are sent instead."""
+"""Encodes a prompt as chat fields. A chat client's own fields (`Prompt.written`) are sent
+instead."""
 
 from collections.abc import Iterable, Sequence
 
@@ -40,7 +40,7 @@ _CACHE_MARK = "cache_control"
 
 
 def encode_template_input(call: Call, names: Iterable[str]) -> bytes:
-    """Encodes the model and the fields with these names, for a token count request."""
+    """The model and these fields, for a token count request."""
     prompt, written = call.prompt, call.prompt.written
     body: FreeObject = encoded_fields(prompt) if written is None else dict(written)
     add_options(body, call.model, prompt.options)
@@ -49,8 +49,7 @@ def encode_template_input(call: Call, names: Iterable[str]) -> bytes:
 
 
 def encoded_fields(prompt: Prompt) -> FreeObject:
-    """Encodes the prompt of a client that did not use the chat protocol: returns the fields that a
-    chat client would have sent."""
+    """For other clients: what a chat client would have sent."""
     identity = prompt.identity
     fields: FreeObject = {
         "messages": [_message(turn) for turn in prompt.turns],
@@ -80,8 +79,7 @@ def _tool_fields(prompt: Prompt) -> FreeObject:
 
 
 def _tool(tool: FunctionTool) -> FreeObject:
-    """Returns the tool without the cache mark (`cache_control`), because a chat server may reject
-    this field."""
+    """Without the cache mark, which chat servers may reject."""
     definition = tool.described()
     definition.pop(_CACHE_MARK, None)
     return definition
@@ -92,8 +90,8 @@ def _tool_choice(requested: ToolChoice | None) -> str | FreeObject | None:
         case NamedFunction(name=name):
             return {"type": "function", "function": {"name": name}}
         case AllowedFunctions(mode=mode):
-            # Chat servers have no list of allowed functions, so `_tool_fields` sends only the
-            # allowed functions.
+            # Chat servers have no list of allowed functions, so `_tool_fields` sends
+            # only those.
             return mode.value
         case ToolMode() as mode:
             return mode.value
@@ -128,9 +126,8 @@ def _message(turn: Turn) -> FreeObject:
 
 
 def _assistant_message(turn: Turn) -> FreeObject:
-    """Encodes a turn of the assistant. Reasoning is sent under both names that chat servers read.
-    Sealed reasoning, which only the provider that created it can read, is omitted: the chat protocol
-    has no field for it."""
+    """Reasoning is sent under both names that chat servers read. The protocol has no field for
+    sealed reasoning."""
     words = [part.text for part in turn.parts if isinstance(part, Text | Refusal)]
     thoughts = [part.text for part in turn.parts if isinstance(part, Reasoning) and part.text]
     calls = [part.described() for part in turn.parts if isinstance(part, ToolCall)]
@@ -143,15 +140,13 @@ def _assistant_message(turn: Turn) -> FreeObject:
 
 
 def _content(parts: Sequence[Content]) -> str | list[FreeObject]:
-    """Encodes content. Content without media becomes a string and not a list, because every chat
-    template accepts a string."""
+    """A string if there's no media, because every chat template accepts it."""
     texts = [part.text for part in parts if not isinstance(part, Media)]
     return _joined(texts) if len(texts) == len(parts) else [_part(part) for part in parts]
 
 
 def _joined(texts: Iterable[str]) -> str:
-    """Joins texts by line breaks, so that the last word of a text and the first word of the next text
-    stay two words. Some servers join the texts of a list in the same way."""
+    """With line breaks, so words stay apart, as some servers do for the texts of a list."""
     return "\n".join(texts)
 
 

@@ -1,9 +1,6 @@
-"""Converts the records of a streamed chat answer to events, and checks the answer.
-
-The checks are: only requested choices occur, each choice finishes and has no output after its end, no
-choice has more pieces (events with content) than allowed, and `[DONE]` or the final usage ends the
-stream. This module does no I/O.
-"""
+"""Converts a streamed chat answer's records to events. Only requested choices may occur, each must
+finish, without output after that and with at most as many pieces (events with content) as allowed,
+and `[DONE]` or the final usage ends the stream. Does no I/O."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,25 +38,23 @@ _DONE = b"[DONE]"
 
 @dataclass(slots=True)
 class _ToolCallInProgress:
-    # The index of the call in the events.
+    # In the events.
     index: int
-    # The id and the name, as soon as a piece has given them.
+    # As soon as a piece has given them.
     id: str | None
     name: str | None
-    # Whether a piece with another id certainly begins a new call, because the first piece was a whole
-    # call, or a later piece had the same id or none.
+    # Another id certainly begins a new call, because the first piece was a whole call, or a
+    # later one had the same id or none.
     keeps_id: bool
 
 
 class ChatStreamReader(StreamReader):
-    """Reads one streamed answer. An error record ends the answer: the reader does not wait for a later
-    usage report."""
+    """Doesn't wait for a usage report after an error record."""
 
-    # The failure of an answer whose finish reason means that its tokens are free. The answer fails at
-    # its end, because a usage report with a price may follow the finish reason.
+    # The finish reason means that tokens are free. The answer fails only at its end, because a
+    # usage report with a price may follow.
     _late_failure: TollkeeperError | None = None
-    # Returns the relay if there is one. The relay refers to the reader, so a strong reference would form a
-    # cycle, which only a garbage collection frees.
+    # A strong reference would form a cycle, since the relay refers to the reader.
     _relay: Callable[[], TextRelay | None] = staticmethod(lambda: None)
 
     def __init__(
@@ -73,15 +68,13 @@ class ChatStreamReader(StreamReader):
         self._call = call
         self._billing_rules = billing_rules
         self.pieces_max = pieces_max(call.output_tokens_held)
-        # For each choice: the number of pieces so far, and whether the choice has finished.
         self.pieces = [0] * call.choices
         self.finished = [False] * call.choices
         self._opened = False
-        # Whether the last usage report is readable, and not only a running total.
+        # Readable, and not a running total.
         self._has_final_usage = False
         self._service_tier: str | None = None
-        # The tool calls in progress, by the choice and the index that the backend gives them, and the
-        # indexes that the events of each choice use.
+        # By choice and the backend's index; and each choice's indexes in the events.
         self._tool_calls: dict[tuple[int, int], _ToolCallInProgress] = {}
         self._used_indexes: list[set[int]] = [set() for _ in range(call.choices)]
 
@@ -102,9 +95,8 @@ class ChatStreamReader(StreamReader):
         return relay.take
 
     def text_of(self, payload: bytes) -> str | None:
-        """Returns the text of a record that only adds text to the first choice. Returns None for any
-        other record, and for a record that names a new service tier. Does not change the state of the
-        answer."""
+        """Of a record that only adds text to the first choice, else None; also None if it names a
+        new tier. Doesn't change state."""
         try:
             chunk = decode_chunk(payload)
         except MalformedAnswer:
@@ -115,8 +107,8 @@ class ChatStreamReader(StreamReader):
         return piece[1]
 
     def end_body(self) -> list[Event]:
-        """Ends the answer without `[DONE]`, which Perplexity and GPUStack do not send. The answer is
-        complete if every choice has finished and the final usage has arrived."""
+        """Perplexity and GPUStack don't send `[DONE]`. Complete if every choice has finished and
+        the final usage has arrived."""
         if self._late_failure is not None:
             self.fail(self._late_failure)
         elif self._has_final_usage and all(self.finished) and not self.ended:
@@ -143,8 +135,8 @@ class ChatStreamReader(StreamReader):
         if piece is not None:
             index, text = piece
             if 0 <= index < len(self.pieces) and not self.finished[index]:
-                # A chunk that only adds text takes this faster path. Of the checks below, such a
-                # chunk needs only the check of the number of pieces.
+                # A faster path for a chunk that only adds text. It needs only this
+                # check.
                 self.pieces[index] += 1
                 if self.pieces[index] > self.pieces_max:
                     raise MalformedAnswer("a choice is longer than the output limit allows")
@@ -183,8 +175,8 @@ class ChatStreamReader(StreamReader):
             self._events.append(report)
 
     def _marked(self, report: UsageReport, chunk: Chunk) -> UsageReport:
-        """Marks a report that comes together with unfinished choices as a running total, unless the
-        backend bills running totals. A report without choices is final."""
+        """With unfinished choices it's a running total, unless the backend bills those. Without
+        choices it's final."""
         rules = self._billing_rules
         if (
             report.usage is None
@@ -196,9 +188,9 @@ class ChatStreamReader(StreamReader):
         return UsageReport(replace(report.usage, is_running_total=True))
 
     def _read_failure(self, chunk: Chunk, record: Any, *, is_free: bool) -> None:
-        """Reads an error record. Such a record may also contain the last output of the answer, and
-        usage that means that the call is charged. Both are emitted. A delta that only ends a choice
-        is not output. `is_free` means that the backend bills no tokens for the answer."""
+        """The record may also have the last output, and usage that means the call is charged; both
+        are emitted. Ending a choice isn't output. `is_free`: the backend bills no tokens for the
+        answer."""
         self._open(chunk)
         for choice in chunk.choices or ():
             if 0 <= choice.index < len(self.finished) and not self.finished[choice.index]:
@@ -222,15 +214,15 @@ class ChatStreamReader(StreamReader):
             self.fail(failure)
 
     def _open(self, chunk: Chunk) -> None:
-        """Emits `Opened` at the first record with a choice, usage or an error. An earlier record, such
-        as the first record of Azure, usually names no fingerprint and no service tier."""
+        """At the first record with a choice, usage or error. An earlier one, such as Azure's first,
+        usually names no fingerprint or tier."""
         if not self._opened:
             self._opened = True
             self._events.append(Opened(chunk.system_fingerprint, self._service_tier))
 
     def _take_tier(self, tier: str) -> None:
-        """Stores the service tier. If the answer has begun without it, reports it as usage, because the
-        price depends on the tier even if no usage report follows."""
+        """After the beginning, reports it as usage: the price depends on it even without a usage
+        report."""
         self._service_tier = tier
         relay = self._relay()
         if relay is not None:
@@ -249,13 +241,13 @@ class ChatStreamReader(StreamReader):
         return replace(delta, tool_calls=pieces)
 
     def _with_free_index(self, choice: int, piece: ToolCallPiece) -> ToolCallPiece:
-        """Returns the piece with the index of its tool call. Some servers give every call the index 0, so
-        a piece with a name and another id begins a new call, which gets the next free index. Other servers
-        give every piece of one call another id. Therefore, such a piece belongs to the same call until the
-        server has shown that all pieces of one call have the same id or none (`keeps_id`).
+        """Some servers give every call the index 0, so a piece with a name and another id begins a
+        new call, with the next free index. Others give every piece of a call another id, so it
+        belongs to the same call until the server has shown otherwise (`keeps_id`).
 
-        If later pieces repeat the id or the name, these are removed: clients join the names of all pieces,
-        and some clients also join the ids."""
+        Repeated names and ids are removed, because clients join all pieces' names, and some join
+        the ids.
+        """
         call = self._tool_calls.get((choice, piece.index))
         has_other_id = call is not None and piece.id not in (None, call.id)
         if call is None or (has_other_id and piece.name and call.keeps_id):
@@ -279,8 +271,7 @@ class ChatStreamReader(StreamReader):
             raise MalformedAnswer("a choice is longer than the output limit allows")
 
     def _admit(self, delta: Delta) -> bool:
-        """Tells whether to emit a delta. A repeated end of a choice is not emitted. Raises
-        MalformedAnswer for output after the end of a choice."""
+        """A repeated end isn't emitted. Raises MalformedAnswer for output after the end."""
         if self.finished[delta.choice]:
             if delta != Delta(delta.choice, finish=delta.finish):
                 raise MalformedAnswer("a choice goes on after its end")

@@ -1,11 +1,7 @@
-"""Relays text from the backend's connection to the client's connection, without creating events.
-
-The relay is used for chat streams with a single choice. Nearly all records of such a stream do nothing
-but add text, and have the same bytes before and after the text as the previous record. For these
-records the relay parses only the text, and writes the text to the client as soon as it arrives. All
-other records are left to the reader of the stream (`chat/stream.py`), which shares its state with the
-relay.
-"""
+"""Relays text from the backend's connection to the client's without events, for streams with one
+choice. Nearly all their records only add text, with the same bytes around it, so only the text is
+parsed, and it's written at once. All else is left to the reader (`chat/stream.py`), which shares
+its state."""
 
 import re
 from collections.abc import Callable
@@ -14,26 +10,22 @@ import msgspec
 
 from tollkeeper.backends.port import TextWriter
 
-# If more bytes than this arrive at once, the relay leaves them to the reader. The reader splits them,
-# and lets other tasks run in between.
+# The reader splits more, and lets other tasks run in between.
 _READ_BYTES_MAX = 16 << 10
 _LINE_END = b"\r\n"
 _DATA = b"data: "
-# The blank line that ends a record, and the line end of the HTTP chunk that contains the record.
+# The blank line, and the line end of its HTTP chunk.
 _RECORD_END = b"\n\n\r\n"
-# Finds the text of a record, including its quotes. The pattern may match a wrong position, so its
-# result is verified.
+# May match a wrong position, so its result is verified.
 _CONTENT = re.compile(rb'"content"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")')
-# The relay learns the bytes before and after the text from one record, and guesses that later records
-# have the same bytes. The guess has failed if the bytes change within the next `_PIECES_PER_GUESS`
-# pieces (records with text), for example because the server adds a random field to each record.
+# The bytes learned from one record are a guess for the next ones. It has failed if they change
+# within this many records with text, for example because the server adds a random field.
 _PIECES_PER_GUESS = 8
-# After more failed guesses than this, the relay learns no more.
+# After more, the relay learns no more.
 _FAILED_GUESSES_MAX = 4
-# A placeholder for unknown bytes. No record and no size line begins with this byte, so the tests of
-# the bytes before the text fail while the bytes are unknown.
+# No record and no size line begins with this, so tests of the bytes before the text fail.
 _UNKNOWN = b"\n"
-# A table (`_SIZE_LINES`) tells whether received data below this length is exactly one HTTP chunk.
+# `_SIZE_LINES` tells for shorter data whether it's exactly one HTTP chunk.
 _ONE_CHUNK_BYTES_MAX = 1024
 
 _decode_text = msgspec.json.Decoder(str).decode
@@ -41,9 +33,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 def _size_lines() -> list[bytes]:
-    """Returns, for each length of received data, the size line with which the data begins if it is
-    exactly one HTTP chunk. A few lengths are impossible for a whole chunk, because its size line gets
-    one more digit at some sizes. The entries for these lengths never match."""
+    """By length: how data begins if it's exactly one HTTP chunk. A few lengths are impossible,
+    because the size line gets one more digit at some sizes; their entries never match."""
     lines = [b"\n"] * _ONE_CHUNK_BYTES_MAX
     for size in range(_ONE_CHUNK_BYTES_MAX):
         line = b"%x\r\n" % size
@@ -57,7 +48,7 @@ _SIZE_LINES = _size_lines()
 
 
 class TextRelay:
-    """Reads HTTP chunks that contain exactly one record each, with text for the only choice."""
+    """Takes HTTP chunks of exactly one record with text."""
 
     __slots__ = (
         "__weakref__",
@@ -88,39 +79,36 @@ class TextRelay:
         pieces_max: int,
     ) -> None:
         self._write = write
-        # Adds the text to the meter, which counts the answer's tokens.
+        # For the meter.
         self._count = count
         self._text_of = text_of
-        # The reader shares the next two lists. They have one element, for the only choice.
+        # Shared with the reader; one element each.
         self._pieces = pieces
         self._finished = finished
         self._pieces_max = pieces_max
-        # A record is not larger than the data that contains it, so this limit also enforces the
-        # maximum size of a record.
+        # Enforces the maximum record size too: a record isn't larger than its data.
         self._read_bytes_max = min(_READ_BYTES_MAX, record_bytes_max)
-        # The learned bytes of a record before and after its text. They include the text's quotes.
+        # Learned; they include the text's quotes.
         self._before = self._after = _UNKNOWN
-        # The position of the text and its quotes in a record: the start, counted from the beginning
-        # of the record, and the end, counted from the end of the record (negative).
+        # Of the text with quotes: from the record's beginning, and from its end (negative).
         self._text_from = self._text_to = 0
-        # The number of pieces when the relay last tried to learn the bytes.
+        # In pieces, when it last tried to learn.
         self._learned_at = -_PIECES_PER_GUESS
         self._failed_guesses = 0
 
     def take(self, data: bytes) -> int:
-        """Relays the text at the beginning of the received data, and returns the number of processed
-        bytes. The data has to begin with an HTTP chunk, and the chunk with a record. The processed
-        bytes are whole HTTP chunks. The reader has to process the remaining bytes."""
+        """Returns how many bytes it processed: whole HTTP chunks. The data must begin with a chunk,
+        and that with a record. The rest is for the reader."""
         size, pieces = len(data), self._pieces
         if size > self._read_bytes_max or self._finished[0]:
             return 0
-        # The size line, if all data is exactly one HTTP chunk, and the bytes before the text.
+        # The size line, if all data is one HTTP chunk, and the bytes before the text.
         before = _SIZE_LINES[size] if size < _ONE_CHUNK_BYTES_MAX else _UNKNOWN
         before += self._before
         start = 0
         while start < size:
             if data.startswith(before) and data.endswith(self._after):
-                # The text includes its quotes.
+                # Includes the quotes.
                 json_text, end = data[len(before) - 1 : self._text_to], size
             else:
                 text_and_end = self._find_text(data, start)
@@ -139,12 +127,11 @@ class TextRelay:
         return start
 
     def forget(self) -> None:
-        """Forgets the learned bytes."""
         self._before = self._after = _UNKNOWN
 
     def _find_text(self, data: bytes, start: int) -> tuple[bytes, int] | None:
-        """Returns the text of the HTTP chunk that begins at `start`, as a JSON string, and the end of
-        the chunk. Returns None if the chunk has no text, or has other content in addition."""
+        """The text as a JSON string, and the chunk's end. None if the chunk has no text or anything
+        else too."""
         record_at = data.find(_LINE_END, start) + len(_LINE_END)
         end = data.find(_RECORD_END, record_at) + len(_RECORD_END)
         if data[start:record_at] != b"%x\r\n" % max(0, end - record_at - len(_LINE_END)):
@@ -169,9 +156,8 @@ class TextRelay:
         return _encode(text), end
 
     def _learn(self, payload: bytes, span: tuple[int, int], text: str) -> None:
-        """Stores the bytes before and after the text, if the pattern has found the right position.
-        To verify the position, the method replaces the text there with a different one, and checks
-        that `text_of` returns the different text."""
+        """Verifies the pattern's position: `text_of` must return a different text that's put
+        there."""
         if self._failed_guesses > _FAILED_GUESSES_MAX:
             return
         pieces = self._pieces[0]

@@ -46,16 +46,15 @@ from tollkeeper.domain.usage import (
 
 
 class _Counts(msgspec.Struct, gc=False):
-    """Contains the counts that nearly every report has."""
+    """That nearly every report has."""
 
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
     total_tokens: Count | None = None
 
 
-# A report with only these fields needs none of the special rules.
+# Needs none of the special rules.
 _COUNTS = frozenset(_Counts.__struct_fields__)
-# The names of the fields for tokens that were read from the cache or written to the cache.
 _CACHED = ("cached_tokens", "cache_read_tokens")
 _CACHED_AT_TOP = ("cached_tokens", "num_cached_tokens", "prompt_cache_hit_tokens")
 _WRITTEN = (
@@ -67,10 +66,8 @@ _WRITTEN = (
 def read_chat_usage(
     reported: Any, *, service_tier: str | None = None, cache_adds_to_prompt: bool = False
 ) -> UsageReport:
-    """Reads a usage report. If `reported` is not an object, the result contains at most the service
-    tier. If a count is impossible, the result contains the report unchanged, in `impossible`.
-    `service_tier` is the tier that the answer names outside of its report. `cache_adds_to_prompt` means
-    that cached tokens are in addition to the prompt, even if the report does not show it."""
+    """`service_tier` is the one named outside of the report. `cache_adds_to_prompt`: cached tokens
+    are in addition to the prompt, even if the report doesn't show it."""
     try:
         counts = msgspec.convert(reported, _Counts)
         if not reported.keys() <= _COUNTS:
@@ -129,15 +126,13 @@ def _read(reported: FreeObject, counts: _Counts, service_tier: str | None) -> Re
 
 
 class _Cache(NamedTuple):
-    """Contains the numbers of tokens that were read from the cache and written to it."""
-
     read: int | None
     written: int | None
-    # The written tokens with a stated lifetime of five minutes or one hour.
+    # With a stated lifetime.
     written_5m: int | None
     written_1h: int | None
-    # Whether these tokens are in addition to `prompt_tokens`. None if `read` is None and
-    # Anthropic's fields are missing or zero; in this case the previous report decides.
+    # None if `read` is None and Anthropic's fields are missing or zero: the previous report
+    # decides.
     adds_to_prompt: bool | None
 
 
@@ -148,8 +143,8 @@ def _read_cache(reported: FreeObject, details: FreeObject, prompt: int | None) -
     top_split = _split(reported, "cache_creation")
     if cached_in_details is None and (top_cached or top_written):
         return _Cache(top_cached, all_writes(top_written, *top_split), *top_split, True)
-    # The report has OpenAI's fields. If a proxy repeats Anthropic's fields at the top level, their
-    # tokens are included in the prompt.
+    # OpenAI's fields. If a proxy repeats Anthropic's at the top level, they're included in the
+    # prompt.
     written = first_count(details, _WRITTEN)
     if written is None:
         written = top_written
@@ -164,8 +159,7 @@ _NO_SPLIT = (None, None)
 
 
 def _split(reported: FreeObject, name: str) -> tuple[int | None, int | None]:
-    """Returns the tokens written for five minutes and those written for one hour. Each of the two is
-    None if the report does not contain it."""
+    """For five minutes and for one hour."""
     writes = _object(reported, name) or {}
     return (
         read_count(writes.get("ephemeral_5m_input_tokens")),
@@ -174,9 +168,8 @@ def _split(reported: FreeObject, name: str) -> tuple[int | None, int | None]:
 
 
 def _cached_at_top(reported: FreeObject, prompt: int | None) -> int | None:
-    """Returns the cached tokens at the top level, which are included in the prompt. Returns None if
-    the cached tokens exceed the prompt (Cohere): the provider bills the prompt, so the cached tokens
-    must not reduce the price."""
+    """Included in the prompt. None if they exceed it (Cohere): the prompt is billed, and cached
+    tokens mustn't reduce the price."""
     count = first_count(reported, _CACHED_AT_TOP)
     return None if count is not None and prompt is not None and count > prompt else count
 
@@ -184,8 +177,7 @@ def _cached_at_top(reported: FreeObject, prompt: int | None) -> int | None:
 def _audio_in_total(
     reported: FreeObject, prompt: int | None, completion: int | None, total: int | None
 ) -> int:
-    """Returns the audio tokens that `prompt_tokens` omits (Mistral): the difference between the total
-    and the sum of prompt and completion."""
+    """Mistral's `prompt_tokens` omit audio: it's the total minus prompt and completion."""
     if total is None or not read_count(reported.get("prompt_audio_seconds")):
         return 0
     return max(0, total - (prompt or 0) - (completion or 0))

@@ -1,4 +1,4 @@
-"""Implements `Wire` for the chat protocol."""
+"""The wire of the chat protocol."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -55,9 +55,8 @@ class ChatWire:
         return "chat/completions"
 
     def encode_request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> bytes:
-        """Encodes the fields of the prompt, changed by the dialect, and the fields that the gateway
-        always writes itself. A request for a stream also asks for a usage report, because the gateway
-        computes the price from the report. A dialect can disable this (`include_usage`)."""
+        """A stream also asks for usage, which the price is computed from, unless the dialect says
+        no (`include_usage`)."""
         model = call.model
         prompt = call.prompt
         dialect = self._dialect
@@ -106,7 +105,7 @@ class ChatWire:
         deltas: dict[int, Event] = {}
         for choice in completion.choices or ():
             index = choice.index
-            # Nothing follows a whole answer, so its choices have ended even without a reason.
+            # A whole answer's choices have ended, even without a reason.
             choice.finish_reason = choice.finish_reason or Finish.UNSTATED
             delta = with_asked_alternatives(delta_of(choice), call)
             if 0 <= index < call.choices and index not in deltas:
@@ -137,8 +136,7 @@ def _failed_answer(
     report: UsageReport | None,
     refusal: TollkeeperError,
 ) -> WholeAnswer:
-    """Reads an answer that contains an error. If the answer also contains output or usage, returns
-    them together with the error, because the call is then charged. Otherwise raises the refusal."""
+    """With output or usage, the call is charged, so they're returned with the error."""
     deltas: dict[int, Event] = {}
     for choice in completion.choices or ():
         if choice.message is not None and 0 <= choice.index < call.choices:

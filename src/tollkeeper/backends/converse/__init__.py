@@ -1,1 +1,1 @@
-"""Implements Converse, Amazon Bedrock's protocol for the models of all providers."""
+"""Converse, Amazon Bedrock's protocol for all providers' models."""

@@ -1,8 +1,5 @@
-"""Converts a Converse answer, streamed or not, to the gateway's events. Does no I/O.
-
-In a stream, the usage report comes after the stop reason. So a stream ends with the usage report, or
-with the end of the HTTP body after a stop reason.
-"""
+"""Converts a Converse answer, streamed or not, to events. Does no I/O. A stream's usage comes after
+the stop reason and ends it, or else the HTTP body's end does."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,9 +21,9 @@ _FINISHES = {
     "content_filtered": Finish.CONTENT_FILTER,
     "guardrail_intervened": Finish.CONTENT_FILTER,
 }
-# Stop reasons which mean that the model wrote an invalid answer.
+# The model wrote an invalid answer.
 _FAILURES = frozenset({"malformed_model_output", "malformed_tool_use"})
-# Tokens read from the cache and written to it have two names. Some answers contain both.
+# Cache reads and writes have two names, and some answers have both.
 _COUNTS = Counts(
     prompt_tokens="inputTokens",
     completion_tokens="outputTokens",
@@ -39,17 +36,15 @@ _ONE_HOUR = "1h"
 
 @dataclass(slots=True)
 class _OpenBlock(OpenBlock):
-    # Pieces of encrypted reasoning.
+    # Encrypted reasoning.
     redacted: list[str] = field(default_factory=list)
 
 
 class ConverseAnswer(BlockReader[_OpenBlock]):
-    """Holds the state of one answer. The answer has one choice, because the protocol has no field
-    for several."""
+    """The protocol has no field for several choices."""
 
     enforces_single_call = True
-    # The stop reason, if it means that the answer is invalid. The answer fails only at its end, so
-    # that the usage report can still arrive.
+    # Means an invalid answer. It fails only at its end, so the usage can still arrive.
     _invalid: str | None = None
 
     @staticmethod
@@ -57,8 +52,7 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
         return _report(records.decode_metadata_only(body))
 
     def end_body(self) -> list[Event]:
-        """Ends the answer properly if the stop reason has arrived and only the usage report is
-        missing."""
+        """Properly, if only the usage is missing."""
         if self._finished and not self.ended:
             self._end()
         else:
@@ -100,8 +94,7 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
                     self._end()
 
     def _begin_block(self, index: int, block: Block) -> None:
-        """Reads a whole block, the beginning of a block, or a piece of a block. A piece may be the
-        first record of its block, because some models send no start event for a text."""
+        """A whole block, its beginning or a piece. Some models send no start event for a text."""
         open_block = self._require_open(self._blocks.setdefault(index, _OpenBlock()))
         if block.text:
             self._emit(Delta(0, block.text))
@@ -128,8 +121,7 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
             self._emit_call(open_block.call_index, use.tool_use_id, use.name)
         arguments = value_or_none(use.input)
         if arguments is not None:
-            # In a stream, the arguments are pieces of a JSON text. In an answer that is not streamed,
-            # they are a JSON object.
+            # Pieces of JSON in a stream, otherwise an object.
             value = decode_any(arguments)
             self._emit_arguments(
                 open_block, value if isinstance(value, str) else bytes(arguments).decode()
@@ -144,7 +136,7 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
             self._emit(Delta(0, sealed_reasoning=sealed))
 
     def _read_stop(self, reason: str | None) -> None:
-        """Ignores all reasons after the first."""
+        """Only the first."""
         if reason is None or self._finished:
             return
         if reason in _FAILURES:
@@ -165,7 +157,7 @@ def _report(metadata: Metadata) -> UsageReport | None:
 
 
 def read_usage(reported: Any, service_tier: str | None = None) -> UsageReport:
-    """`service_tier` is the tier that the answer names outside of its report."""
+    """`service_tier` is the one named outside of the report."""
     return usage_report(reported, lambda usage: _read(usage, service_tier), service_tier)
 
 
@@ -185,8 +177,7 @@ def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
 
 
 def _by_lifetime(details: Any) -> tuple[int | None, int | None]:
-    """Returns the tokens written to the cache for five minutes (all that are not for one hour), and
-    those written for one hour. Both are None if the report has no details."""
+    """Cache writes for five minutes (all but those for an hour), and for an hour."""
     listed = details if isinstance(details, list) else ()
     parts = [part for part in listed if isinstance(part, dict)]
     if not parts:

@@ -1,8 +1,5 @@
-"""Encodes images, files, audio and videos as blocks of a Converse request.
-
-Only content is sent, never an address. If the address were in the provider's own storage, the
-provider would read the file with the rights of the gateway's key.
-"""
+"""Encodes media as Converse blocks: only content, never an address. The provider would read an
+address in its own storage with the rights of the gateway's key."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -41,7 +38,7 @@ _VIDEOS = {
     "video/x-ms-wmv": "wmv",
     "video/3gpp": "three_gp",
 }
-# The words that clients use for the formats of audio.
+# As clients name them.
 _AUDIO = {
     name: name
     for name in (
@@ -50,21 +47,19 @@ _AUDIO = {
     )
 }
 _EXTENSIONS = {name: name for name in _DOCUMENTS.values()}
-# Matches the characters that the provider rejects in the name of a document. The provider also
-# rejects successive spaces.
+# What the provider rejects in a document's name, as it does successive spaces.
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9\s\-()\[\]]+")
 _SPACES = re.compile(r"\s+")
-# The maximum length of a name in characters, without the number that distinguishes equal names.
+# In characters, without the number that tells equal names apart.
 _NAME_MAX = 180
 
 
 class MediaBlocks:
-    """Encodes the media of one request. The provider allows only some characters in the name of a
-    document, and requires a different name for each document."""
+    """Every document needs its own name, of allowed characters only."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
-        # The number at the end of the last name that was made from each file name.
+        # The last number appended to each file name.
         self._numbers: dict[str, int] = {}
 
     def block(self, media: Media) -> FreeObject:
@@ -88,7 +83,7 @@ class MediaBlocks:
         extension = (file.filename or "").rpartition(".")[2].lower()
         name = _DOCUMENTS.get(content.media_type, extension)
         if name not in _EXTENSIONS and not content.media_type:
-            # The file is treated as PDF, because clients that omit the type usually send PDF.
+            # Without a type, it's usually PDF.
             name = "pdf"
         source = _source(content, name, _EXTENSIONS, file.place)
         return {"name": self._name(file.filename), **source}

@@ -1,7 +1,4 @@
-"""Decodes Converse answers of Amazon Bedrock: whole answers, and the records of a stream.
-
-Decoding is tolerant: stream records and blocks of unknown types are ignored.
-"""
+"""Decodes Converse answers, whole or streamed. Tolerant: unknown types are ignored."""
 
 from functools import partial
 from typing import Any
@@ -16,7 +13,7 @@ BLOCK_STOP = "contentBlockStop"
 MESSAGE_STOP = "messageStop"
 METADATA = "metadata"
 EVENTS = frozenset({BLOCK_START, BLOCK_DELTA, BLOCK_STOP, MESSAGE_STOP, METADATA})
-# The type of a tool call that the provider itself executes.
+# A tool call that the provider itself executes.
 SERVER_TOOL_USE = "server_tool_use"
 
 
@@ -28,8 +25,7 @@ class ToolUse(_Object):
     tool_use_id: str | None = None
     name: str | None = None
     input: msgspec.Raw = ABSENT
-    # Most models send a type only for server-side tools. Some models also send a type for the
-    # client's tools.
+    # Most models send it only for server-side tools, some for the client's too.
     type: str | None = None
 
 
@@ -39,7 +35,7 @@ class Text(_Object):
 
 
 class ReasoningBlock(Text):
-    """The pieces of a stream have the text here, a whole answer has it in `reasoning_text`."""
+    """A stream's pieces have the text here, a whole answer in `reasoning_text`."""
 
     reasoning_text: Text | None = None
     redacted_content: str | None = None
@@ -50,7 +46,7 @@ class CitationsContent(_Object):
 
 
 class Block(_Object):
-    """Represents a content block, or the beginning or a piece of a content block in a stream."""
+    """Or its beginning or a piece of it in a stream."""
 
     text: str | None = None
     tool_use: ToolUse | None = None
@@ -69,8 +65,6 @@ class Metadata(_Object):
 
 
 class StreamEvent(Metadata):
-    """Has the fields of all events that the gateway reads."""
-
     content_block_index: int = 0
     start: Block | None = None
     delta: Block | None = None
@@ -86,11 +80,11 @@ class _Output(_Object):
 
 
 class Answer(Metadata):
-    """Represents an answer that is not streamed."""
+    """Not streamed."""
 
     output: _Output | None = None
     stop_reason: str | None = None
-    # A proxy may send an error in place of an answer.
+    # From a proxy, in place of an answer.
     error: msgspec.Raw = ABSENT
 
     @property

@@ -1,4 +1,4 @@
-"""Encodes a call as a Converse request. Rejects calls that the protocol cannot represent."""
+"""Encodes a call as a Converse request. Rejects calls that the protocol can't represent."""
 
 import re
 from collections.abc import Mapping
@@ -37,14 +37,12 @@ from tollkeeper.domain.prompt import (
     Turn,
 )
 
-# The parameters, modalities and features of this protocol. A model that is served through this
-# protocol cannot have others.
+# All that models served through this protocol can have.
 SAMPLING_PARAMETERS = frozenset({"temperature", "top_p", "stop"})
 INPUT_MODALITIES = frozenset({"text", "image", "file", "audio", "video"})
 OUTPUT_MODALITIES = frozenset({"text"})
 FEATURES = frozenset({Feature.TOOLS, Feature.STRUCTURED_OUTPUTS, Feature.REASONING})
-# The default mapping of options (fields of client requests that the gateway passes on) to fields of
-# this protocol.
+# The default mapping of client options to fields of this protocol.
 OPTIONS = {"top_k": "additionalModelRequestFields.top_k"}
 
 _POINT = "cachePoint"
@@ -55,12 +53,11 @@ _MODES: dict[ToolMode, FreeObject] = {
     ToolMode.AUTO: {"auto": {}},
     ToolMode.REQUIRED: {"any": {}},
 }
-# All models of a family have the same fields for reasoning, and this part of their ids in common. If
-# the id names no family (the ids of some inference profiles do not), the model counts as Claude.
+# In the ids of families with the same reasoning fields. An id that names none, as of some inference
+# profiles, counts as Claude.
 _NOVA, _OPENAI = "amazon.nova", "openai."
-# The efforts in client requests, mapped to the efforts of models other than Claude.
+# For models other than Claude.
 _EFFORTS = {"minimal": "low", "xhigh": "high", "max": "high"}
-# Options for which only Claude models have fields.
 _CLAUDE_ONLY = ("thinking", "reasoning.enabled", "reasoning.max_tokens")
 
 
@@ -93,8 +90,7 @@ class Input(ConversationWithIds):
     def marked(
         self, block: FreeObject | None, extra: FreeObject | None, place: str
     ) -> list[FreeObject]:
-        """Adds a cache point after the block if `extra` has a cache mark. The protocol allows no
-        cache point inside of a tool result, so the last cache point there goes after the block."""
+        """A cache point inside a tool result isn't allowed, so it goes after the block."""
         points = cache_point(self._cache_marks.read(extra, place).get("cache_control"))
         if block is None:
             return []
@@ -106,15 +102,14 @@ class Input(ConversationWithIds):
 
 
 def cache_point(mark: FreeObject | None) -> list[FreeObject]:
-    """Returns the block for a cache mark: the provider caches the prompt up to this block. Returns no
-    block if there is no mark."""
+    """The provider caches the prompt up to this block."""
     if mark is None:
         return []
     return [{_POINT: {"type": "default", **({"ttl": "1h"} if mark.get("ttl") == "1h" else {})}}]
 
 
 def converse_request(call: Call, *, extra: Mapping[str, Any]) -> FreeObject:
-    """The body does not contain the model, because the path does."""
+    """The model is in the path, not here."""
     prompt = call.prompt
     refuse_unsupported(
         prompt,
@@ -185,9 +180,8 @@ def _tool_config(
     choice = tool_choice(prompt, _MODES, lambda name: {"tool": {"name": name}})
     if choice is not _NO_TOOLS:
         return present({"tools": tools, "toolChoice": choice})
-    # The protocol cannot forbid tool calls. To prevent them, the request is sent without tools.
-    # Omitting the tools is not possible if an earlier message contains a tool call or a result,
-    # because the provider then requires the tools.
+    # The protocol can't forbid tool calls, so the tools aren't sent. That doesn't work if an
+    # earlier message has a call or a result: the provider then requires them.
     assert prompt.tool_choice is not None
     blocks = (block for message in messages for block in message["content"])
     if not all(map(_TOOL_BLOCKS.isdisjoint, blocks)):
@@ -199,8 +193,7 @@ def _tool_config(
 
 
 def _reasoning(call: Call) -> tuple[FreeObject, str | None]:
-    """Returns the fields of `additionalModelRequestFields` that ask for reasoning, and the field
-    `effort` of `outputConfig`."""
+    """For `additionalModelRequestFields`, and the `effort` of `outputConfig`."""
     is_nova = _NOVA in call.model.upstream_model
     if not is_nova and _OPENAI not in call.model.upstream_model:
         fields = thinking_fields(call, signed_blocks)

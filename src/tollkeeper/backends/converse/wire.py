@@ -1,4 +1,4 @@
-"""Implements `Wire` for the Converse protocol."""
+"""The wire of the Converse protocol."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,1 +1,1 @@
-"""Implements Google's generateContent protocol, at the Gemini API and at Vertex AI."""
+"""Google's generateContent protocol, at the Gemini API and Vertex AI."""

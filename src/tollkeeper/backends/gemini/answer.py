@@ -1,8 +1,5 @@
-"""Converts a Gemini answer, streamed or not, to the gateway's events. Does no I/O.
-
-A stream has no record that marks its end. A stream is complete if a finish reason came before the end
-of the HTTP body.
-"""
+"""Converts a Gemini answer, streamed or not, to events. Does no I/O. No record marks a stream's
+end: it's complete if a finish reason came before the HTTP body's end."""
 
 import uuid
 from functools import partial
@@ -41,13 +38,12 @@ _CITATIONS_MAX = 4096
 
 
 class GroundedText:
-    """Collects the text of an answer with web searches, and the sources that the text cites. The
-    sources in a later record replace those of earlier records."""
+    """Text and sources of an answer with web searches. Sources in a later record replace earlier
+    ones."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
-        # The distinct search queries of all records. Empty queries are omitted, because the
-        # provider does not charge for them.
+        # Distinct, and not empty: the provider doesn't charge for empty ones.
         self._queries: dict[str, None] = {}
         self._sources: list[GroundingChunk] = []
         self._supports: list[GroundingSupport] = []
@@ -65,8 +61,7 @@ class GroundedText:
         return len(self._queries)
 
     def annotations(self) -> tuple[Annotation, ...]:
-        """Returns the citations, with the positions of the citing text in characters. Omits sources
-        that no text cites."""
+        """In characters. Without sources that no text cites."""
         encoded = "".join(self._pieces).encode()
         citations = []
         for support in self._supports:
@@ -87,8 +82,7 @@ def _characters(encoded: bytes, count: int) -> int:
 
 
 class GeminiAnswer(EventReader):
-    """Holds the state of one answer. The answer has one choice, because the gateway always requests
-    one candidate."""
+    """One choice: the gateway always requests one candidate."""
 
     enforces_single_call = True
 
@@ -96,9 +90,9 @@ class GeminiAnswer(EventReader):
         super().__init__(call, secrets=secrets)
         self._grounded = GroundedText() if call.prompt.web_search is not None else None
         self._text_length = 0
-        # The pieces of the current thought. The signature of a thought comes with its last piece.
+        # Of the current thought. Its signature comes with its last piece.
         self._thought: list[str] = []
-        # The last reported finish reason.
+        # The last one.
         self._reason: str | None = None
 
     @staticmethod
@@ -111,8 +105,7 @@ class GeminiAnswer(EventReader):
         self._end()
 
     def end_body(self) -> list[Event]:
-        """Ends the answer with the last reported finish reason. An earlier reason does not end the
-        answer, because some models report a reason in every record."""
+        """An earlier finish reason doesn't end it: some models report one in every record."""
         try:
             self._end()
         except MalformedAnswer:
@@ -129,13 +122,12 @@ class GeminiAnswer(EventReader):
         feedback = record.prompt_feedback
         error = error_record(record.error)
         if feedback is not None and feedback.block_reason and not record.candidates:
-            # The provider blocked the prompt, so there is no candidate.
+            # The prompt was blocked, so there's no candidate.
             self._reason = self._reason or "SAFETY"
             if error is None and not self.accepted:
-                # The usage report may lack all counts, or be missing.
+                # The usage report may be missing or lack all counts.
                 self._events.append(UsageReport(ReportedUsage(completion_tokens=0)))
-        # Usage that comes with an error is not final: it is a running total, and the provider may
-        # charge for more output.
+        # With an error, it's a running total: the provider may charge for more output.
         self._read_usage(record.usage_metadata, is_final=self._reason is not None and error is None)
         if error is not None:
             self.fail(self._error_for(with_status(error, "status", records.STATUSES)))
@@ -143,7 +135,7 @@ class GeminiAnswer(EventReader):
             self._fail_by_model(self._reason)
 
     def _read_candidate(self, candidate: Candidate) -> str | None:
-        """Returns the finish reason; None if the candidate has not finished."""
+        """The finish reason, or None."""
         if candidate.index:
             raise MalformedAnswer("it has a choice that was not asked for")
         parts = () if candidate.content is None else candidate.content.parts or ()
@@ -154,8 +146,6 @@ class GeminiAnswer(EventReader):
             self._searches = self._grounded.searches
         reason = candidate.finish_reason
         return None if reason == records.UNSPECIFIED else reason or None
-
-    # Parts.
 
     def _read_part(self, part: Part) -> None:
         if part.function_call is not None:
@@ -179,8 +169,8 @@ class GeminiAnswer(EventReader):
     def _read_image(self, image: InlineData) -> None:
         media_type = image.mime_type or ""
         if not media_type.startswith("image/"):
-            # The settings declare the wrong output modalities for the model. The call fails, because
-            # otherwise a part of the answer would be lost.
+            # The settings declare the wrong output modalities. Fails, because part of
+            # the answer would be lost.
             message = (
                 f"The model answered with {media_type[:100]}, which the gateway cannot pass on."
             )
@@ -205,7 +195,7 @@ class GeminiAnswer(EventReader):
             return
         args = value_or_none(called.args)
         arguments = _NO_ARGUMENTS if args is None else bytes(args).decode()
-        # The tool calls of models before Gemini 3 have no ids.
+        # Models before Gemini 3 send no ids.
         call_id = called.id or f"call_{uuid.uuid4().hex[:24]}"
         if signature:
             self._seal(Seal(signature, call=call_id))
@@ -222,7 +212,7 @@ class GeminiAnswer(EventReader):
                 so_far = ReportedUsage(web_searches=self._searches, is_running_total=not is_final)
                 self._events.append(UsageReport(so_far))
             return
-        # Even a running total shows that the backend has run the call, if the total is readable.
+        # Even a readable running total shows that the call ran.
         self._report(report, is_final=is_final or report.usage is not None)
 
     def _end(self) -> None:

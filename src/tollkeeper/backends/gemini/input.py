@@ -1,5 +1,4 @@
-"""Encodes the turns (messages) of a prompt as the system instruction and the contents of a Gemini
-request."""
+"""Encodes a prompt's turns as a Gemini request's system instruction and contents."""
 
 import mimetypes
 from collections import deque
@@ -33,10 +32,9 @@ from tollkeeper.domain.prompt import (
     Turn,
 )
 
-# The hosts of the provider's own storage. Addresses at these hosts are rejected, because the provider
-# would read the files with the rights of the gateway's account.
+# Rejected: the provider would read its own storage with the rights of the gateway's account.
 _PROVIDER_STORAGE_HOSTS = ("generativelanguage.googleapis.com", "aiplatform.googleapis.com")
-# The hosts of video pages. An address at these hosts is sent without a media type.
+# Sent without a media type.
 _VIDEO_PAGES = ("www.youtube.com", "youtube.com", "youtu.be", "m.youtube.com")
 
 
@@ -47,12 +45,10 @@ class Input(Conversation):
 
     def __init__(self, *, sends_ids: bool, needs_signatures: bool) -> None:
         super().__init__()
-        # Whether to send the ids of tool calls. False for Vertex AI, which has no field for ids and
-        # matches tool results with calls by their order.
+        # Vertex AI has no field for tool call ids; it matches by order.
         self._sends_ids = sends_ids
         self._needs_signatures = needs_signatures
-        # The function name of each tool call, by the id of the call. A tool result has to contain
-        # the name of its function.
+        # By call id. A tool result has to name its function.
         self._names: dict[str, str] = {}
 
     def add(self, turns: Sequence[Turn]) -> None:
@@ -71,8 +67,8 @@ class Input(Conversation):
         return [] if block is None else [block]
 
     def answer_blocks(self, turn: Turn) -> list[FreeObject]:
-        """Converts an earlier answer. A seal contains a signature and the part of the answer that the
-        provider has signed: a tool call, a thought, or a section of the text."""
+        """A seal has a signature and what it signs: a tool call, a thought, or a section of the
+        text."""
         seals = seals_of(part for part in turn.parts if isinstance(part, Reasoning))
         by_call = {seal.call: seal.signature for seal in seals if seal.call is not None}
         parts: list[FreeObject] = [
@@ -95,8 +91,8 @@ class Input(Conversation):
                 case ToolCall():
                     signature = by_call.get(part.id or "")
                     if signature is None and self._needs_signatures and not has_call:
-                        # The provider signs only the first of several parallel tool calls, so only
-                        # the first call needs this value.
+                        # Only the first of parallel calls is signed, so
+                        # only that needs this.
                         signature = UNSIGNED
                     has_call = True
                     parts.append(self._call(part, signature))
@@ -117,7 +113,8 @@ class Input(Conversation):
         return present({"functionCall": function_call, "thoughtSignature": signature})
 
     def result_block(self, result: ToolResult, turn: Turn, content: list[FreeObject]) -> FreeObject:
-        # Texts around media are not adjacent, so they stay apart, as in the judge's transcript.
+        # Texts around media aren't adjacent, so they stay apart, as in the judge's
+        # transcript.
         runs = groupby(content, lambda part: "text" in part)
         texts = ["".join(part["text"] for part in run) for is_text, run in runs if is_text]
         kind = "error" if result.is_error else "output"
@@ -145,8 +142,7 @@ class Input(Conversation):
 
 
 def _in_order_of_calls(turns: Sequence[Turn]) -> list[Turn]:
-    """Sorts the tool results between two other turns by the order of their calls. A client may send
-    results in any order."""
+    """Tool results between two other turns, which clients may send in any order."""
     positions: dict[str | None, int] = {}
     ordered: list[Turn] = []
 
@@ -166,16 +162,15 @@ def _in_order_of_calls(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def _signed_texts(text: str, start: int, seals: deque[Seal]) -> list[FreeObject]:
-    """Splits a text of an earlier answer at the beginning and end of each signed section, and adds the
-    signatures. `start` is the position of this text in the whole text of the answer. `seals` are
-    ordered by the ends of their sections. Removes the seals up to the end of this text from `seals`.
-    Omits signatures whose section is not inside this text."""
+    """Splits at the ends of each signed section. `start` is the text's position in the whole
+    answer. `seals` are ordered by their sections' ends; those up to this text's end are removed.
+    Omits signatures whose section isn't inside this text."""
     parts: list[FreeObject] = []
     position = 0
     while seals and seals[0].text_end <= start + len(text):
         seal = seals.popleft()
         end, begin = seal.text_end - start, seal.text_end - seal.text_length - start
-        # A section that ends at the beginning of this text belongs to the preceding text.
+        # A section that ends where this text begins belongs to the one before.
         if not position <= begin <= end or (end == 0 and start > 0):
             continue
         if begin > position:
@@ -195,7 +190,7 @@ def media_part(media: Media) -> FreeObject:
         case File(url=None, data=None):
             raise content_required(media.place)
         case File(url=None):
-            # Clients that omit the type usually send PDF.
+            # Without a type, it's usually PDF.
             guessed_type = mimetypes.guess_type(media.filename or "")[0] or PDF
             return _inline(content_in(media.data or "", media.place), guessed_type)
         case Image():

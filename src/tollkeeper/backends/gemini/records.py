@@ -1,7 +1,5 @@
-"""Decodes Gemini answers. An answer that is not streamed has the same form as a record of a stream.
-
-Decoding is tolerant: unknown fields and unknown kinds of parts are skipped.
-"""
+"""Decodes Gemini answers; whole ones look like a stream's record. Tolerant: the unknown is
+skipped."""
 
 from functools import partial
 
@@ -10,8 +8,7 @@ import msgspec
 from tollkeeper.backends.answer_json import ABSENT, decode, decode_whole, decoded_or
 from tollkeeper.domain.inference import Finish
 
-# The reasons why an answer ended. An answer with tool calls ends with STOP too. Reasons that are not
-# in this table are passed on unchanged.
+# An answer with tool calls ends with STOP too. Other reasons are passed on unchanged.
 FINISHES = {
     "STOP": Finish.STOP,
     "MAX_TOKENS": Finish.LENGTH,
@@ -24,14 +21,14 @@ FINISHES = {
     ),
 }
 UNSPECIFIED = "FINISH_REASON_UNSPECIFIED"
-# Finish reasons which mean that the model wrote an invalid answer.
+# The model wrote an invalid answer.
 FAILURES = frozenset(
     {
         *("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS"),
         *("MISSING_THOUGHT_SIGNATURE", "MALFORMED_RESPONSE"),
     }
 )
-# The HTTP status for each word in an error record. The word is read if the record has no number.
+# For error records without a number.
 STATUSES = {
     "INVALID_ARGUMENT": 400,
     "FAILED_PRECONDITION": 400,
@@ -59,7 +56,7 @@ class FunctionCall(msgspec.Struct, gc=False):
 
 
 class InlineData(msgspec.Struct, gc=False, rename="camel"):
-    """Represents an image or other media in the answer, in base64."""
+    """In base64."""
 
     mime_type: str | None = None
     data: str | None = None
@@ -87,7 +84,7 @@ class GroundingChunk(msgspec.Struct, gc=False):
 
 
 class Segment(msgspec.Struct, gc=False, rename="camel"):
-    """Represents a part of the answer's text. The indexes are positions in the UTF-8 bytes."""
+    """Indexes are in UTF-8 bytes."""
 
     start_index: int | None = None
     end_index: int | None = None
@@ -99,8 +96,7 @@ class GroundingSupport(msgspec.Struct, gc=False, rename="camel"):
 
 
 class Grounding(msgspec.Struct, gc=False, rename="camel"):
-    """Contains the queries of web searches, the pages that they found, and the parts of the answer
-    that cite these pages."""
+    """Search queries, the pages found, and the parts of the answer that cite them."""
 
     web_search_queries: list[str] | None = None
     grounding_chunks: list[GroundingChunk] | None = None

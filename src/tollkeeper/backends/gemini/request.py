@@ -1,4 +1,4 @@
-"""Encodes a call as a Gemini request. Rejects calls that the protocol cannot represent."""
+"""Encodes a call as a Gemini request. Rejects calls that the protocol can't represent."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,8 +31,7 @@ from tollkeeper.domain.prompt import (
     WebSearch,
 )
 
-# The parameters, modalities and features of this protocol. A model that is served through this
-# protocol cannot have others.
+# All that models served through this protocol can have.
 SAMPLING_PARAMETERS = frozenset(
     {"temperature", "top_p", "frequency_penalty", "presence_penalty", "seed", "stop"}
 )
@@ -44,22 +43,19 @@ FEATURES = frozenset(
         *(Feature.REASONING, Feature.WEB_SEARCH),
     }
 )
-# The default mapping of options (fields of client requests that the gateway passes on) to fields of
-# this protocol.
+# The default mapping of client options to fields of this protocol.
 OPTIONS = {"top_k": "generationConfig.topK"}
 
 _SEED_MIN, _SEED_MAX = -(2**31), 2**31 - 1
 _JSON_TYPE = "application/json"
 _AUTO: FreeObject = {"mode": "AUTO"}
 _MODES = {ToolMode.NONE: {"mode": "NONE"}, ToolMode.AUTO: _AUTO, ToolMode.REQUIRED: {"mode": "ANY"}}
-# In this mode the model decides whether to call functions, as in the mode AUTO, but the arguments of
-# its calls always match the schemas of the functions, as in the mode ANY.
+# The model decides, as with AUTO, but arguments always match the schemas, as with ANY.
 _VALIDATED: FreeObject = {"mode": "VALIDATED"}
 
 
 def generate_request(call: Call, *, extra: Mapping[str, Any], sends_ids: bool) -> FreeObject:
-    """The body does not contain the model, because the path does. `sends_ids` tells whether tool
-    calls are sent with their ids."""
+    """The model is in the path, not here. `sends_ids`: those of tool calls."""
     prompt, sampling = call.prompt, call.prompt.sampling
     refuse_unsupported(
         prompt, sampling=SAMPLING_PARAMETERS, output_modalities=OUTPUT_MODALITIES, json_output=True
@@ -93,8 +89,7 @@ def generate_request(call: Call, *, extra: Mapping[str, Any], sends_ids: bool) -
 
 
 def _response_modalities(call: Call) -> list[str] | None:
-    """Returns the requested modalities. Returns None, which means the provider's default, if the client
-    requests no modalities or the model can write only text."""
+    """None is the provider's default: nothing was requested, or the model can write only text."""
     modalities = [modality.name.upper() for modality in call.prompt.output_modalities]
     return (modalities or None) if IMAGE in call.model.output_modalities else None
 
@@ -108,8 +103,7 @@ def _output_format(output: OutputFormat | None) -> FreeObject:
 
 
 def _tool_fields(prompt: Prompt) -> FreeObject:
-    # The protocol supports a list of allowed functions only if the model must call one of them. So
-    # only the allowed functions are sent.
+    # A list of allowed functions works only if the model must call one, so only those are sent.
     offered = offered_functions(prompt)
     for tool in offered:
         check_extra(tool.extra, tool.place)
@@ -149,7 +143,7 @@ def _check_search(search: WebSearch) -> None:
 
 
 def _calling_config(prompt: Prompt, offered: list[FunctionTool]) -> FreeObject | None:
-    """Returns None if the provider's default is right: the model decides whether to call functions."""
+    """None if the model decides, the provider's default."""
     chosen = tool_choice(
         prompt, _MODES, lambda name: {"mode": "ANY", "allowedFunctionNames": [name]}
     )

@@ -1,11 +1,6 @@
-"""Writes the fields of a Gemini request that ask for reasoning, and encodes the signatures of earlier
-reasoning.
-
-The provider signs its reasoning. A signature belongs to one part of an answer (a tool call, a text or
-a thought). In a later request, the provider accepts the signature only in the same part. The gateway
-sends each signature to clients as one sealed value, which also identifies the part: by the id of the
-tool call, the text of the thought, or the range of the answer's text.
-"""
+"""Asks Gemini for reasoning, and seals its signatures. Each belongs to one part of an answer (a
+tool call, text or thought) and is accepted later only there. So the sealed value also identifies
+the part: by the call's id, the thought's text, or the range of the answer's text."""
 
 from collections.abc import Iterable
 
@@ -18,9 +13,8 @@ from tollkeeper.domain.inference import Call
 from tollkeeper.domain.messages_behavior import ThinkingStyle
 from tollkeeper.domain.prompt import FreeObject, Reasoning
 
-# The options of client requests that this module converts, mapped to the field `thinkingConfig`.
 OPTIONS = dict.fromkeys(REASONING_OPTIONS, "generationConfig.thinkingConfig")
-# The efforts in client requests, mapped to the levels of Gemini 3 and later models.
+# For Gemini 3 and later.
 _LEVELS = {
     "minimal": "MINIMAL",
     "low": "LOW",
@@ -29,7 +23,7 @@ _LEVELS = {
     "xhigh": "HIGH",
     "max": "HIGH",
 }
-# The efforts in client requests, mapped to token budgets for models before Gemini 3.
+# In tokens, for models before Gemini 3.
 _BUDGETS = {
     "minimal": 512,
     "low": 1024,
@@ -38,33 +32,26 @@ _BUDGETS = {
     "xhigh": 24_576,
     "max": 24_576,
 }
-# The budget for thoughts is at most this percentage of the output limit, because thoughts count
-# towards the output limit.
+# In percent of the output limit, which includes thoughts.
 _BUDGET_SHARE_MAX = 80
 _BUDGET_TOKENS_MAX = 1 << 20
 
-# A value that the provider accepts in place of a signature. A tool call has no signature if another
-# model wrote the call, or if the client has not stored the signature. Gemini 3 and later models
-# reject tool calls without any signature.
+# Accepted in place of a signature. Gemini 3 and later reject unsigned tool calls, but another model
+# may have written the call, or the client may not have kept the signature.
 UNSIGNED = "skip_thought_signature_validator"
 
 
-# The beginning of the sealed values of this module. Sealed values of other backends begin
-# differently.
+# Other backends' sealed values begin differently.
 _SEAL_PREFIX = "gemini:"
 
 
 class Seal(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Contains a signature, and identifies the part to which it belongs: a tool call, a thought or a
-    text."""
+    """A signature, and what it signs."""
 
     signature: str
-    # The id of the signed tool call.
     call: str | None = None
-    # The text of the signed thought.
     thought: str | None = None
-    # The position at which the signed text ends in the text of the answer, and the length of the
-    # signed text.
+    # Where the signed text ends in the answer's text, and its length.
     text_end: int = 0
     text_length: int = 0
 
@@ -77,8 +64,7 @@ _seal_decoder = msgspec.json.Decoder(Seal)
 
 
 def seals_of(reasonings: Iterable[Reasoning]) -> list[Seal]:
-    """Returns the signatures in the sealed values of earlier reasoning. Omits values that a backend
-    of another protocol created."""
+    """Without values of other protocols' backends."""
     seals = []
     for reasoning in reasonings:
         for sealed in reasoning.sealed:
@@ -92,8 +78,7 @@ def seals_of(reasonings: Iterable[Reasoning]) -> list[Seal]:
 
 
 def needs_signatures(model: Model) -> bool:
-    """Tells whether the provider rejects requests in which an earlier tool call of this model has no
-    signature. This applies to Gemini 3 and later models, whose thinking style is `ADAPTIVE`."""
+    """On earlier tool calls: Gemini 3 and later, whose thinking style is `ADAPTIVE`."""
     return (
         Feature.REASONING in model.supported_features
         and model.messages.thinking is ThinkingStyle.ADAPTIVE
@@ -101,8 +86,7 @@ def needs_signatures(model: Model) -> bool:
 
 
 def thinking_config(call: Call) -> FreeObject | None:
-    """Returns the value of the field `thinkingConfig`; None if the client's request neither asks for
-    reasoning nor turns it off."""
+    """None if the client neither asks for reasoning nor turns it off."""
     asked = asked_reasoning(call, OPTIONS)
     if asked.off is not None:
         return _reasoning_off(call, asked.off)
@@ -120,8 +104,7 @@ def thinking_config(call: Call) -> FreeObject | None:
 
 
 def _amount(call: Call, effort: str | None) -> FreeObject:
-    """Returns the field for the amount of reasoning. Returns an empty object if the request specifies
-    no known effort: the model then chooses the amount."""
+    """Empty for no known effort: the model chooses."""
     if effort is None:
         return {}
     if call.model.messages.thinking is ThinkingStyle.ADAPTIVE:

@@ -1,16 +1,14 @@
-"""Reads the usage reports of Gemini (`usageMetadata`). Every record of a stream has a report, with the
-numbers of all tokens so far.
+"""Reads Gemini's usage reports (`usageMetadata`). Every record of a stream has one, with the totals
+so far.
 
 - `promptTokenCount` includes cached tokens.
-- `toolUsePromptTokenCount` counts the tokens that server-side tools add to the prompt. Web search is
-  the only server-side tool that the gateway requests. The provider charges a fee for each search
-  query, but does not charge for the tokens of the results. So the gateway ignores these tokens, and
-  subtracts them from the total.
-- `candidatesTokenCount` does not include the tokens of thoughts, except at some endpoints. The total
-  shows whether the thoughts are included. If the field is missing, the output is not known yet, unless
-  the record ends the answer and has other counts.
+- `toolUsePromptTokenCount` is what server-side tools add to the prompt. The only one requested is
+  web search, which costs a fee per query but nothing for the results' tokens, so they're ignored
+  and subtracted from the total.
+- `candidatesTokenCount` lacks thoughts, except at some endpoints; the total tells. If it's missing,
+  the output isn't known yet, unless the record ends the answer and has other counts.
 - For an image at an ordinary URL, the Gemini API reports no `promptTokenCount`, but the output.
-- `serviceTier` is the service tier. At Vertex AI, `trafficType` has the same meaning.
+- `serviceTier` is the tier; at Vertex AI, `trafficType`.
 """
 
 from typing import Any
@@ -27,8 +25,7 @@ _COUNTS = Counts(
 )
 _AUDIO, _IMAGE = "AUDIO", "IMAGE"
 _TIER_PREFIX = "service_tier_"
-# The service tier for each kind of traffic. Provisioned throughput has its own price, so it has its
-# own tier.
+# Provisioned throughput has its own price, so it's a tier.
 _TIERS = {
     "ON_DEMAND_FLEX": "flex",
     "ON_DEMAND_PRIORITY": "priority",
@@ -37,8 +34,8 @@ _TIERS = {
 
 
 def read_usage(reported: Any, *, is_final: bool, searches: int = 0) -> UsageReport:
-    """Reads a usage report. `is_final` means that the answer has ended. `searches` is the number of
-    web searches in the answer so far, which the report does not contain."""
+    """`is_final`: the answer has ended. `searches`: in the answer so far, since the report doesn't
+    say."""
     return usage_report(reported, lambda usage: _read(usage, is_final, searches))
 
 
@@ -74,10 +71,10 @@ def _service_tier(reported: FreeObject) -> str | None:
 
 
 def _charged_total(reported: FreeObject) -> int | None:
-    """Returns the total without the tokens of search results."""
+    """Without search results."""
     total = read_count(reported.get("totalTokenCount"))
     results = read_count(reported.get("toolUsePromptTokenCount"))
-    # A total that is smaller than the tokens of search results does not include these tokens.
+    # A smaller total doesn't include them.
     return (
         total - results if total is not None and results is not None and total >= results else total
     )
@@ -96,13 +93,13 @@ def _completion(
         return None
     candidates = candidates or 0
     if thoughts and candidates >= thoughts and total == (prompt or 0) + candidates:
-        # The number already includes the thoughts.
+        # Thoughts are included.
         return candidates
     return candidates + (thoughts or 0)
 
 
 def _of_modality(modality: str, reported: FreeObject, name: str) -> int | None:
-    """Returns the number of tokens of one modality, from the list `name` in the report."""
+    """From the list `name`."""
     details = reported.get(name)
     if not isinstance(details, list):
         return None

@@ -1,4 +1,4 @@
-"""Implements `Wire` for the Gemini protocol."""
+"""The wire of the Gemini protocol."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -14,8 +14,8 @@ from tollkeeper.domain.prompt import FreeObject
 
 
 class Endpoint(StrEnum):
-    """Lists the services that offer this protocol. The comments show the paths of requests for answers
-    that are not streamed. Only the Gemini API has a field for the ids of tool calls."""
+    """Their paths for answers that aren't streamed are in the comments. Only the Gemini API has a
+    field for tool call ids."""
 
     # {url}/models/{model}:generateContent
     GEMINI = "gemini"
@@ -32,7 +32,7 @@ class GeminiWire(CountingWire):
         self._is_vertex = endpoint is Endpoint.VERTEX
 
     def path_for(self, upstream_model: str, *, stream: bool) -> str:
-        # Without `alt=sse`, the service would send the stream as one JSON array.
+        # Without `alt=sse`, the stream would be one JSON array.
         return self._path(
             upstream_model, "streamGenerateContent?alt=sse" if stream else "generateContent"
         )
@@ -53,6 +53,6 @@ class GeminiWire(CountingWire):
         body = self.counted(call)
         if self._is_vertex:
             return body
-        # Without `generateContentRequest`, the Gemini API would count only `contents`.
+        # Without `generateContentRequest`, only `contents` would be counted.
         model = f"models/{call.model.upstream_model}"
         return {"generateContentRequest": {"model": model, **body}}

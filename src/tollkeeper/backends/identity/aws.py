@@ -1,5 +1,4 @@
-"""Obtains AWS keys with botocore. This module is imported only if the settings of a backend have the
-credential `sigv4`."""
+"""AWS keys with botocore. Imported only for the credential `sigv4`."""
 
 from bisect import bisect_left
 
@@ -15,20 +14,20 @@ from tollkeeper.backends.identity.renewal import Expiring
 from tollkeeper.backends.identity.sigv4 import SigningKeys
 
 silence("botocore", "urllib3")
-# botocore does not retry, because `renewal` repeats failed attempts.
+# `renewal` retries.
 _CLIENT_CONFIG = Config(connect_timeout=5, read_timeout=5, retries={"max_attempts": 0})
-# Keys that do not expire are obtained again after this time, because their file may have changed.
+# Keys that don't expire are read again, because their file may have changed.
 _RECHECK_S = 60.0
-# The longest remaining lifetime that `obtain` can find. If keys live longer, `obtain` returns this one.
+# The longest that `obtain` can find; it stands for longer ones too.
 _LIFETIME_S_MAX = 7 * 86400
 
 
 def obtain(identity: AwsIdentity) -> Expiring[SigningKeys]:
-    """Obtains keys, and blocks until they arrive. Each call searches for keys again, so that the
-    operator can replace a key file while the gateway runs. Raises IdentityFailure."""
+    """Blocks. Searches again each time, so operators can replace a key file at run time. Raises
+    IdentityFailure."""
     try:
-        # With a profile, botocore does not use keys in environment variables. So a profile or file in
-        # the settings has precedence.
+        # With a profile, botocore ignores keys in environment variables, so the settings
+        # win.
         session = Session(profile=identity.profile or ("default" if identity.file else None))
         session.set_default_client_config(_CLIENT_CONFIG)
         session.set_config_variable("region", identity.region)
@@ -51,7 +50,6 @@ def obtain(identity: AwsIdentity) -> Expiring[SigningKeys]:
         )
     if not isinstance(credentials, RefreshableCredentials):
         return Expiring(keys, None, recheck_s=_RECHECK_S)
-    # botocore only tells whether the keys expire within n seconds, so a binary search finds the
-    # number of seconds until they expire.
+    # botocore only tells whether keys expire within n seconds, hence a binary search.
     ends_within = credentials.refresh_needed
     return Expiring(keys, bisect_left(range(_LIFETIME_S_MAX), True, key=ends_within))

@@ -1,9 +1,6 @@
-"""Implements the two kinds of credentials (`backends/credentials`) for an identity, which is the
-gateway's account at a provider: a bearer token, and a signature of each request.
-
-The libraries of the providers block, so each attempt to obtain a token runs in a thread. A library
-that hangs occupies at most one thread per credential, and does not prevent the process from ending.
-"""
+"""An identity's two credentials (`backends/credentials`): a bearer token, and a signature of each
+request. The providers' libraries block, so each attempt runs in a thread. A hanging one occupies at
+most one thread per credential, and doesn't keep the process from ending."""
 
 import asyncio
 import importlib
@@ -30,25 +27,24 @@ from tollkeeper.backends.identity.failure import IdentityFailure, as_identity_fa
 from tollkeeper.backends.identity.renewal import Expiring, RenewalTimes, Renewed
 from tollkeeper.backends.identity.sigv4 import SignedRequest, SigningKeys, signing_headers
 
-# The modules that import the library of a provider.
 _MODULES = {
     GoogleIdentity: "tollkeeper.backends.identity.google",
     EntraIdentity: "tollkeeper.backends.identity.entra",
     AwsIdentity: "tollkeeper.backends.identity.aws",
 }
 THREAD_NAME = "credential"
-# A larger body is signed in a thread. Hashing 32 MB takes 20 ms, or 250 ms on a processor without
-# instructions for SHA-256.
+# A larger body is signed in a thread: hashing 32 MB takes 20 ms, or 250 ms on a processor without
+# SHA-256 instructions.
 _SIGNED_AT_ONCE_BYTES_MAX = 1 << 20
 _DEFAULT_TIMES = RenewalTimes()
 _Value = TypeVar("_Value", str, SigningKeys)
 
 
 class _ThreadedObtain(Generic[_Value]):
-    """Obtains the token or the keys of an identity in a thread, one attempt at a time."""
+    """One attempt at a time."""
 
     def __init__(self, identity: Identity) -> None:
-        # Imports the library at the start, because the import blocks the event loop for a second.
+        # At the start, because the import blocks the event loop for a second.
         self._obtain: Callable[[Any], Expiring[_Value]] = importlib.import_module(
             _MODULES[type(identity)]
         ).obtain
@@ -56,14 +52,12 @@ class _ThreadedObtain(Generic[_Value]):
         self._thread: threading.Thread | None = None
 
     async def __call__(self, deadline: float) -> Expiring[_Value]:
-        """Obtains a token or keys. Raises IdentityFailure. Ignores `deadline`, because a library that
-        blocks cannot be interrupted. So the caller has to set a timeout, and the thread may still
-        run after the timeout."""
+        """Raises IdentityFailure. A blocking library can't be interrupted, so `deadline` is
+        ignored: the caller sets a timeout, which the thread may outlive."""
         if self._thread is not None and self._thread.is_alive():
             raise IdentityFailure("the previous attempt has not ended")
         result: Future[Expiring[_Value]] = Future()
-        # Marks the future as running: a running future cannot be cancelled, so the thread can always
-        # set its result.
+        # A running future can't be cancelled, so the thread can always set its result.
         result.set_running_or_notify_cancel()
         self._thread = threading.Thread(
             target=self._run, args=(result,), name=THREAD_NAME, daemon=True
@@ -81,8 +75,6 @@ class _ThreadedObtain(Generic[_Value]):
 
 
 class BearerToken:
-    """Adds an expiring token to requests, as a bearer token."""
-
     fixed_headers: bytes | None = None
 
     def __init__(
@@ -109,7 +101,7 @@ class BearerToken:
 
 
 class Signature:
-    """Signs each request with AWS keys, which may expire."""
+    """With AWS keys, which may expire."""
 
     fixed_headers: bytes | None = None
 
@@ -121,7 +113,7 @@ class Signature:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._region = identity.region
-        # The AWS region of each host. The replicas of a backend may be in different regions.
+        # By host. Replicas may be in different regions.
         self._regions: dict[str, str] = {}
         self._service = identity.service
         self._now = now
@@ -171,8 +163,7 @@ def open_identity(identity: Identity) -> BearerToken | Signature:
 
 
 async def try_identity(identity: Identity, *, timeout_s: float) -> float | None:
-    """Obtains a token or keys once. Returns their lifetime in seconds; None if they do not expire.
-    Raises IdentityFailure."""
+    """Once. Returns the lifetime in seconds; None if it doesn't expire. Raises IdentityFailure."""
     loop = asyncio.get_running_loop()
     obtain: _ThreadedObtain[Any] = _ThreadedObtain(identity)
     try:

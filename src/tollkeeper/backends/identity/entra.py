@@ -1,5 +1,4 @@
-"""Obtains Microsoft Entra access tokens with azure-identity. This module is imported only if the
-settings of a backend have the credential `entra`."""
+"""Entra access tokens with azure-identity. Imported only for the credential `entra`."""
 
 import time
 from pathlib import Path
@@ -19,8 +18,7 @@ from tollkeeper.backends.identity.failure import IdentityFailure, as_identity_fa
 from tollkeeper.backends.identity.renewal import Expiring
 
 silence("azure", "msal", "urllib3")
-# The library does not retry, because `renewal` repeats failed attempts. The library does not verify
-# the address of the token service with Microsoft, because the operator has chosen the address.
+# `renewal` retries. The token service isn't verified with Microsoft: the operator chose it.
 _OPTIONS: dict[str, Any] = {
     "connection_timeout": 5,
     "read_timeout": 5,
@@ -30,9 +28,8 @@ _OPTIONS: dict[str, Any] = {
 
 
 def obtain(identity: EntraIdentity) -> Expiring[str]:
-    """Obtains a token, and blocks until it arrives. Reads the secret or certificate file for
-    every token, so that the operator can replace the file while the gateway runs. Raises
-    IdentityFailure."""
+    """Blocks. Reads the secret or certificate each time, so operators can replace the file at run
+    time. Raises IdentityFailure."""
     try:
         with _credential(identity) as credential:
             token = credential.get_token(identity.scope)

@@ -1,5 +1,4 @@
-"""Obtains Google access tokens with google-auth. This module is imported only if the settings of a
-backend have the credential `google`."""
+"""Google access tokens with google-auth. Imported only for the credential `google`."""
 
 import functools
 import warnings
@@ -18,13 +17,13 @@ from tollkeeper.backends.identity.renewal import Expiring
 
 silence("google", "urllib3")
 _REQUEST_TIMEOUT_S = 5
-# The exceptions whose messages contain no text from the token service.
+# Their messages contain no text from the token service.
 _LOCAL = (exceptions.DefaultCredentialsError, exceptions.TransportError, exceptions.MalformedError)
 
 
 def obtain(identity: GoogleIdentity) -> Expiring[str]:
-    """Obtains a token, and blocks until it arrives. Reads the credentials file for every
-    token, so that the operator can replace the file while the gateway runs. Raises IdentityFailure."""
+    """Blocks. Reads the credentials file each time, so operators can replace it at run time. Raises
+    IdentityFailure."""
     with requests.Session() as session:
         request: Any = functools.partial(Request(session), timeout=_REQUEST_TIMEOUT_S)
         try:
@@ -43,8 +42,7 @@ def _loaded(identity: GoogleIdentity, request: Any) -> Any:
     if not identity.file:
         return google.auth.default(scopes=scopes, request=request)[0]
     with warnings.catch_warnings():
-        # The library warns about credentials files from untrusted sources. This file comes from the
-        # operator, who is trusted.
+        # About credentials files from untrusted sources. This one is the operator's.
         warnings.simplefilter("ignore", DeprecationWarning)
         load: Any = google.auth.load_credentials_from_file
         return load(identity.file, scopes, request=request)[0]

@@ -1,8 +1,5 @@
-"""Signs requests with AWS Signature Version 4. The functions get the time as an argument and do no
-I/O.
-
-`tests/backends/identity/test_sigv4.py` checks this module with AWS's published examples.
-"""
+"""AWS Signature Version 4. Gets the time as an argument, does no I/O. Checked with AWS's examples
+in `tests/backends/identity/test_sigv4.py`."""
 
 import hashlib
 import hmac
@@ -18,7 +15,7 @@ _UNRESERVED = "-_.~"
 
 @dataclass(frozen=True, slots=True)
 class SigningKeys:
-    """Contains AWS keys. Temporary keys have a session token; for other keys it is empty."""
+    """Only temporary keys have a session token."""
 
     access_key: str = field(repr=False)
     secret_key: str = field(repr=False)
@@ -27,12 +24,12 @@ class SigningKeys:
 
 @dataclass(frozen=True, slots=True)
 class SignedRequest:
-    """Contains the parts of a request that a signature covers."""
+    """What a signature covers."""
 
     method: str
-    # The path as it is sent, with its query.
+    # As sent, with its query.
     path: str
-    # The headers by their lower-case names. `host` is required.
+    # Lower-case names. `host` is required.
     headers: Mapping[str, str]
     body: bytes
 
@@ -40,8 +37,7 @@ class SignedRequest:
 def signing_headers(
     keys: SigningKeys, request: SignedRequest, *, region: str, service: str, now: float
 ) -> dict[str, str]:
-    """Returns the headers to add to a request, including its signature. `now` is the time in seconds
-    since 1970."""
+    """To add to the request. `now` is in seconds since 1970."""
     time = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%SZ")
     added = {"x-amz-date": time}
     if keys.session_token:
@@ -60,17 +56,16 @@ def signing_headers(
 
 
 def canonical_request(request: SignedRequest, headers: Mapping[str, str]) -> str:
-    """Returns the request in the canonical form that AWS defines for signatures."""
+    """As AWS defines it."""
     path, _, query = request.path.partition("?")
-    # In the canonical form, the path is percent-encoded once more than in the request. AWS requires
-    # this for all services except S3.
+    # Encoded once more than in the request, as AWS requires for all services except S3.
     lines = [request.method, quote(path or "/", safe=f"/{_UNRESERVED}"), _canonical_query(query)]
     lines += [f"{name}:{' '.join(headers[name].split())}" for name in sorted(headers)]
     return "\n".join([*lines, "", _names(headers), _hash(request.body)])
 
 
 def _canonical_query(query: str) -> str:
-    """Sorts the parameters of the query by name and value. Encoded characters stay encoded."""
+    """Sorted by name and value. Encoded characters stay encoded."""
     pairs = [part.partition("=") for part in query.split("&") if part]
     return "&".join(f"{name}={value}" for name, value in sorted((n, v) for n, _, v in pairs))
 

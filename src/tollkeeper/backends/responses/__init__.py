@@ -1,1 +1,1 @@
-"""Implements the Responses protocol towards backends: encodes requests and reads answers."""
+"""The Responses protocol towards backends."""

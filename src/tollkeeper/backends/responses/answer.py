@@ -1,10 +1,7 @@
-"""Converts a Responses answer, streamed or not, to the gateway's events. Does no I/O.
-
-An answer consists of output items: messages, tool calls and reasoning. A stream is malformed if it
-ends without a result, if a text continues after its end, or if the answer is longer than allowed. A
-stream contains each text several times: in deltas, then as a whole in `done` events, and in the
-result at the end. The reader emits a whole text only if it has emitted no delta of this text.
-"""
+"""Converts a Responses answer, streamed or not, to events. Does no I/O. A stream is malformed
+without a result, if a text continues after its end, or if it's too long. It has each text several
+times (deltas, `done` events and the result), so a whole text is emitted only if none of its deltas
+was."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,39 +27,35 @@ from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Call, Delta, Finish, UsageReport
 
 _DONE = b"[DONE]"
-# Even an item with a single token has several records without text: the item and its part are each
-# added and done.
+# Even an item of one token, and its part, are each added and done.
 _EMPTY_RECORDS_PER_TOKEN_MAX = 8
-# The kinds of text in a message, whose parts share one row of indexes.
+# Parts of these share one row of indexes.
 _MESSAGE_KINDS = (TextKind.TEXT, TextKind.REFUSAL)
-# Separates the parts of a reasoning summary. Each part is a paragraph.
+# Each part of a reasoning summary is a paragraph.
 _PARAGRAPH_BREAK = "\n\n"
 
 
 @dataclass(slots=True)
 class _Item:
-    """Records which content of one output item has been emitted."""
+    """What has been emitted of one output item."""
 
-    # The texts that have begun, by kind and index. True if the text has ended.
+    # By kind and index. True if ended.
     texts: dict[tuple[TextKind, int], bool] = field(default_factory=dict)
-    # For each part with text, the position in the text of the whole answer at which the part starts.
+    # By part: where it starts in the whole answer's text.
     text_starts: dict[int, int] = field(default_factory=dict)
-    # The indexes of the parts whose annotations have been emitted.
+    # Parts whose annotations have been emitted.
     annotated: set[int] = field(default_factory=set)
-    # If the item is a tool call, its index among the answer's tool calls; otherwise None.
+    # Among the answer's tool calls.
     call_index: int | None = None
-    # Whether the item is a call of a custom tool.
     is_custom: bool = False
-    # The kind of reasoning that came first: REASONING or SUMMARY. The other kind is not emitted.
+    # REASONING or SUMMARY, whichever came first. The other isn't emitted.
     reasoning_kind: TextKind | None = None
-    # Whether the encrypted reasoning has been emitted.
     sealed: bool = False
     ended: bool = False
 
 
 class ResponsesAnswer(EventReader):
-    """Holds the state of one answer. The answer has one choice, because the protocol has no field
-    for several."""
+    """The protocol has no field for several choices."""
 
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
         super().__init__(
@@ -72,8 +65,7 @@ class ResponsesAnswer(EventReader):
         self._items_by_call_id: dict[str, _Item] = {}
         self._emitted_kinds: set[TextKind] = set()
         self._text_length = 0
-        # The failure that an `error` event reported. The reader still waits for the result, because
-        # the result may contain usage.
+        # Of an `error` event. The result, maybe with usage, is still awaited.
         self._error_event: TollkeeperError | None = None
 
     @staticmethod
@@ -89,7 +81,7 @@ class ResponsesAnswer(EventReader):
         self._end(result, result.status or "completed")
 
     def fail(self, failure: TollkeeperError) -> None:
-        """Ends the answer with the failure of an earlier `error` event, or else with this failure."""
+        """Or with that of an earlier `error` event."""
         super().fail(self._error_event or failure)
 
     def _read_record(self, payload: bytes) -> None:
@@ -123,8 +115,6 @@ class ResponsesAnswer(EventReader):
         elif type_ == records.ERROR or value_or_none(event.error) is not None:
             self._read_error(event)
 
-    # Texts: deltas and complete texts.
-
     def _read_delta(self, event: records.StreamEvent, kind: TextKind) -> None:
         item = self._item(event)
         index = _text_index(event, kind)
@@ -140,10 +130,10 @@ class ResponsesAnswer(EventReader):
         text: str,
         source: records.StreamEvent | records.Part | None = None,
     ) -> None:
-        """Emits the text, unless deltas of the text were emitted before. Marks the text as ended."""
+        """Unless its deltas were emitted. Marks it as ended."""
         if kind is TextKind.ARGUMENTS and item.call_index is None:
-            # The call has not begun. The `done` event of the item contains its name and repeats the
-            # arguments.
+            # The call hasn't begun. The item's `done` event has its name and repeats
+            # the arguments.
             return
         if (kind, index) not in item.texts:
             self._emit_text(item, kind, index, text, source)
@@ -202,11 +192,8 @@ class ResponsesAnswer(EventReader):
         if known:
             self._emit(Delta(0, annotations=known))
 
-    # Items.
-
     def _item(self, event: records.StreamEvent, record: records.Item | None = None) -> _Item:
-        """Returns the state of the item to which an event belongs. Finds the item by its index, or by
-        its id if the event has no index. Creates the state of a new item."""
+        """By index, or by id if the event has none. Creates a new item's."""
         key: int | str | None = event.output_index
         if event.output_index is None:
             key = event.item_id or (record.id if record is not None else None) or 0
@@ -215,13 +202,12 @@ class ResponsesAnswer(EventReader):
         assert key is not None
         item = self._items.get(key)
         if item is None or (item.ended and event.type == records.ITEM_ADDED):
-            # Some servers reuse the index of an ended item for the next item.
+            # Some servers reuse an ended item's index.
             item = self._items[key] = _Item()
         return item
 
     def _begin_item(self, event: records.StreamEvent) -> None:
-        """Begins an item; if the item is a tool call, emits the beginning of the call. Ignores the
-        content of the item, because the content comes again in deltas or at the end of the item."""
+        """Its content is ignored here: it comes again, in deltas or at the item's end."""
         record = records.decode_item(event.item)
         if record is not None:
             item = self._item(event, record)
@@ -250,7 +236,7 @@ class ResponsesAnswer(EventReader):
         self._emit_call(item.call_index, id_, record.name or "", is_custom=item.is_custom)
 
     def _emit_item(self, item: _Item, record: records.Item) -> None:
-        """Emits the content of the item that was not emitted before."""
+        """What wasn't emitted before."""
         if record.type == records.MESSAGE:
             for index, part in _by_stream_index(item, record.content or (), *_MESSAGE_KINDS):
                 self._emit_part(item, index, part)
@@ -259,8 +245,8 @@ class ResponsesAnswer(EventReader):
             arguments = record.arguments or record.input or ""
             self._emit_complete_text(item, TextKind.ARGUMENTS, 0, arguments)
         elif record.type == records.REASONING:
-            # Only the first kind of reasoning is emitted. The text comes first here, because the
-            # text is preferred to the summary.
+            # Only the first kind of reasoning is emitted. Text is preferred to the
+            # summary.
             for kind, parts in (
                 (TextKind.REASONING, record.content or ()),
                 (TextKind.SUMMARY, record.summary or ()),
@@ -273,10 +259,9 @@ class ResponsesAnswer(EventReader):
                 self._emit(Delta(0, sealed_reasoning=sealed))
 
     def _emit_remaining(self, result: records.Response) -> None:
-        """Emits the content of the result that was not in the stream before. The items of the result
-        cannot be matched with the items of the stream by index, because some servers number them
-        differently. So messages are skipped if any text or refusal was emitted before, and the text of
-        reasoning is skipped if any reasoning was emitted before. Tool calls are matched by their ids."""
+        """Some servers number the result's items differently from the stream's. So messages are
+        skipped after any text or refusal, and reasoning's text after any reasoning; tool calls
+        match by id."""
         emitted_kinds = frozenset(self._emitted_kinds)
         was_sealed_emitted = any(item.sealed for item in self._items.values())
         for raw in result.output or ():
@@ -319,8 +304,7 @@ class ResponsesAnswer(EventReader):
         return Finish.TOOL_CALLS if self._call_count else Finish.STOP
 
     def _report_searches_of(self, failed: records.Response) -> None:
-        """Reports the searches of a failed result, unless the stream contained searches. The usage
-        report of the result counts searches too, but a failed result may have no usage."""
+        """Unless the stream had searches. A failed result may have no usage to count them."""
         if self._asks_for_searches and not self._searches:
             for item in failed.output or ():
                 if records.is_search(item, ended=False):
@@ -334,8 +318,7 @@ class ResponsesAnswer(EventReader):
         self.failure = failure
 
     def _read_error(self, event: records.StreamEvent) -> None:
-        """Stores the failure that an `error` event reports. The answer does not end yet, because the
-        result, which contains the usage, may follow."""
+        """The answer doesn't end yet: the result with the usage may follow."""
         error = error_record(event.error)
         if error is None:
             code, message = value_or_none(event.code), value_or_none(event.message)
@@ -357,14 +340,12 @@ def _text_index(event: records.StreamEvent, kind: TextKind) -> int:
 def _by_stream_index(
     item: _Item, parts: Sequence[records.Part], *kinds: TextKind
 ) -> Iterator[tuple[int, records.Part]]:
-    """Returns the parts of a whole item with the index that each part has in the stream, which is
-    usually its position in the item. Bedrock's streams count the texts of a message from 1, so the
-    parts with text are matched by their order if the indexes of the stream do not fit."""
+    """With their stream's index, usually the position. Bedrock's streams count from 1, so if the
+    indexes don't fit, parts with text match by order."""
     streamed = sorted({index for kind, index in item.texts if kind in kinds})
     written = [position for position, part in enumerate(parts) if part.text_or_refusal]
     if not written or set(streamed) <= set(written):
         return iter(enumerate(parts))
-    # Parts that were not in the stream get indexes that the stream did not use.
     indexes = chain(streamed, count(streamed[-1] + 1))
     return zip(indexes, (parts[position] for position in written), strict=False)
 
@@ -374,8 +355,7 @@ def _part_index(event: records.StreamEvent) -> int:
 
 
 def _status(result: records.Response, event_status: str) -> str:
-    """Returns the status in the result if it is a final status, otherwise the status that the type of
-    the event implies."""
+    """If it's not final, the one that the event's type implies."""
     status = result.status
     return (
         status if status is not None and status in records.FINAL_EVENTS.values() else event_status

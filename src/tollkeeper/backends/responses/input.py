@@ -1,9 +1,6 @@
-"""Encodes the turns (messages) of a prompt as input items of a Responses request.
-
-A turn of the assistant becomes one or more items, in the order of its parts: reasoning items,
-messages and tool calls. Content for which the protocol has no item is rejected, because the request
-would have another meaning without this content.
-"""
+"""Encodes a prompt's turns as input items of a Responses request. An assistant's turn becomes items
+in the order of its parts. Content without an item in the protocol is rejected, because without it
+the request would mean something else."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -33,18 +30,15 @@ _AUTO = "auto"
 
 
 class Input(Walk):
-    """Collects the instructions and the input items of one request."""
-
     def __init__(self, *, takes_reasoning_text: bool) -> None:
-        """`takes_reasoning_text` tells whether to send reasoning that the backend has not encrypted."""
+        """`takes_reasoning_text`: sends reasoning that the backend hasn't encrypted."""
         super().__init__()
-        # The text of the first turn, if this turn is a system turn that is empty or consists of a
-        # single plain text.
+        # Of the first turn, if it's a system turn, empty or of one plain text.
         self.instructions: str | None = None
         self.items: list[FreeObject] = []
         self._takes_reasoning_text = takes_reasoning_text
         self._reasoning_texts = 0
-        # The ids of custom tool calls. The results of these calls are items of a different type.
+        # Their results are items of another type.
         self._custom_calls: set[str] = set()
 
     def add(self, turns: Sequence[Turn]) -> None:
@@ -52,7 +46,7 @@ class Input(Walk):
             _check_extras(turn)
         super().add(turns)
         if not self.items and self.instructions is not None:
-            # The protocol requires at least one input item, so the instructions become a message.
+            # At least one item is required.
             self._add_item("message", role="system", content=self.instructions)
             self.instructions = None
 
@@ -70,7 +64,7 @@ class Input(Walk):
             self._add_item("message", role=turn.role.value, content=text)
 
     def _add_answer(self, turn: Turn) -> None:
-        """Adds the items of a turn. Adjacent texts and refusals become one message."""
+        """Adjacent texts and refusals become one message."""
         adjacent: list[Part] = []
         for part in turn.parts:
             if isinstance(part, Reasoning | ToolCall):
@@ -93,8 +87,7 @@ class Input(Walk):
             self._add_item("message", role="assistant", content=text)
 
     def _add_reasoning(self, reasoning: Reasoning) -> None:
-        """Adds the reasoning of an earlier answer: the encrypted values, which only the provider that
-        created them can read, or the plain text if there are none."""
+        """Encrypted values, which only their provider can read, or plain text without them."""
         for fields in encrypted_fields(reasoning):
             self._add_item("reasoning", summary=[], **fields)
         if self._takes_reasoning_text and reasoning.text and not reasoning.sealed:
@@ -106,8 +99,7 @@ class Input(Walk):
     def _add_call(self, call: ToolCall) -> None:
         call_id = self._id_of(call, f"call_{len(self.items)}")
         if not call.legacy and call.extra:
-            # The fields of a custom tool call (`type` and `custom`) are in `extra`. Other additional
-            # fields are rejected.
+            # `type` and `custom` are in `extra`. Other additional fields are rejected.
             self._add_custom_call(call, call_id)
         else:
             fields = {"name": call.name, "arguments": call.arguments}
@@ -125,7 +117,7 @@ class Input(Walk):
         parts = result.content
         output: str | list[FreeObject]
         if all(isinstance(part, Text | Refusal) for part in parts):
-            # All servers accept a string as the output of a tool, but few accept a list.
+            # All servers accept a string, few a list.
             output = _joined_text(parts)
         else:
             output = [_part(part, turn.place) for part in parts]
@@ -146,8 +138,7 @@ def _check_extras(turn: Turn) -> None:
 
 
 def custom_member(item: FreeObject) -> FreeObject | None:
-    """Returns the field `custom` of a tool, tool call or tool choice in a chat request. Returns None
-    if the item does not have the type `custom`, or has fields other than these two."""
+    """In a chat tool, tool call or tool choice. None for other types, or with further fields."""
     custom = item.get("custom")
     if item.get("type") != "custom" or not isinstance(custom, dict) or len(item) != 2:
         return None

@@ -1,5 +1,4 @@
-"""Encodes a call as a Responses request to a backend. Rejects calls that the protocol cannot
-represent."""
+"""Encodes a call as a Responses request. Rejects calls that the protocol can't represent."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,14 +30,12 @@ from tollkeeper.domain.prompt import (
     WebSearch,
 )
 
-# The sampling parameters and modalities that this protocol supports.
 SAMPLING_PARAMETERS = frozenset({"temperature", "top_p"})
 INPUT_MODALITIES = frozenset({"text", "image", "file"})
 OUTPUT_MODALITIES = frozenset({"text"})
 _INCLUDE = "include"
-# The default mapping of options (fields of client requests that the gateway passes on) to fields of
-# this protocol. `service_tier` is not in the default, because each tier has its own price: an
-# operator has to declare the tier in the settings of a model.
+# The default mapping of client options to fields. Not `service_tier`: each tier has its own price,
+# so an operator has to declare it for a model.
 OPTIONS: Mapping[str, str] = {
     "verbosity": "text.verbosity",
     "reasoning.summary": "reasoning.summary",
@@ -52,8 +49,8 @@ _LOGPROBS = "message.output_text.logprobs"
 def responses_request(
     call: Call, *, stream: bool, extra: Mapping[str, Any], takes_reasoning_text: bool = True
 ) -> FreeObject:
-    """Always asks the backend not to store the answer. `takes_reasoning_text` tells whether to send
-    reasoning that the backend has not encrypted."""
+    """Always asks not to store the answer. `takes_reasoning_text`: sends reasoning that the backend
+    hasn't encrypted."""
     prompt, salt_field = call.prompt, call.model.cache_salt_field
     refuse_unsupported(
         prompt,
@@ -99,7 +96,7 @@ def responses_request(
 
 
 def _is_include(option: Option, model: Model) -> bool:
-    """Tells whether the option is sent by adding its name to the `include` list."""
+    """In the `include` list."""
     return model.options[option.name] == _INCLUDE
 
 
@@ -129,7 +126,7 @@ def _tool_fields(prompt: Prompt) -> FreeObject:
     if prompt.tool_choice is not None:
         fields["tool_choice"] = _tool_choice(prompt.tool_choice)
     if prompt.has_legacy_functions_only:
-        # An answer in the legacy form (`function_call`) can contain only one call.
+        # The legacy form (`function_call`) can contain only one call.
         fields["parallel_tool_calls"] = False
     elif prompt.parallel_tool_calls is not None and prompt.tools:
         fields["parallel_tool_calls"] = prompt.parallel_tool_calls
@@ -150,8 +147,7 @@ def _tool(tool: Tool) -> FreeObject:
         "type": "function",
         "name": tool.name,
         "parameters": tool.parameters,
-        # `strict` is always sent, because its default is false in the chat protocol and true in this
-        # protocol.
+        # Always sent, because the default is false in chat but true here.
         "strict": tool.strict or False,
         **(tool.extra or {}),
         **present({"description": tool.description}),
@@ -159,9 +155,7 @@ def _tool(tool: Tool) -> FreeObject:
 
 
 def _custom_tool(custom: FreeObject) -> FreeObject:
-    """Converts the custom tool of a chat request. The chat protocol nests the fields of the tool in an
-    object `custom`, and the fields of its grammar in an object `grammar`. This protocol does not have
-    these two objects."""
+    """Without chat's objects `custom` and, for the grammar, `grammar`."""
     definition = {**custom, "type": "custom"}
     input_format = custom.get("format")
     if isinstance(input_format, dict) and isinstance(input_format.get("grammar"), dict):

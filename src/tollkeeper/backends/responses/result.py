@@ -1,9 +1,5 @@
-"""Decodes the answers of a Responses backend: stream events, output items, their parts and the final
-result.
-
-Decoding is tolerant, because servers differ. Fields whose form depends on the type of an event or item
-stay undecoded (`msgspec.Raw`) until the type is known.
-"""
+"""Decodes Responses answers: events, items, parts and the result. Tolerant, because servers differ:
+fields whose form depends on a type stay undecoded (`msgspec.Raw`) until it's known."""
 
 from enum import StrEnum
 from functools import partial
@@ -22,8 +18,7 @@ from tollkeeper.backends.responses.usage import read_responses_usage
 from tollkeeper.backends.usage_reports import report_in
 from tollkeeper.domain.inference import Annotation, UsageReport
 
-# The types of output items that the gateway reads. Other items are ignored, except web searches,
-# which are only counted.
+# Other items are ignored, except web searches, which are only counted.
 MESSAGE = "message"
 CALL = "function_call"
 CUSTOM_CALL = "custom_tool_call"
@@ -42,7 +37,7 @@ class TextKind(StrEnum):
     ARGUMENTS = "arguments"
 
 
-# Some servers name the events of reasoning text `reasoning_text`, others `reasoning`.
+# Reasoning text is `reasoning_text` at some servers, `reasoning` at others.
 DELTA_EVENTS = {
     "response.output_text.delta": TextKind.TEXT,
     "response.refusal.delta": TextKind.REFUSAL,
@@ -70,7 +65,7 @@ ITEM_DONE = "response.output_item.done"
 ANNOTATION_ADDED = "response.output_text.annotation.added"
 CREATED = "response.created"
 ERROR = "error"
-# The events that end an answer, with the status of the result that each event implies.
+# With the status that each implies.
 FINAL_EVENTS = {
     "response.completed": "completed",
     "response.incomplete": "incomplete",
@@ -93,7 +88,7 @@ _KNOWN_EVENTS = frozenset(
 
 
 class StreamEvent(msgspec.Struct, gc=False):
-    """Represents one event of a stream. Has the fields of all known event types."""
+    """With the fields of all known types."""
 
     type: str | None = None
     item_id: str | None = None
@@ -104,15 +99,14 @@ class StreamEvent(msgspec.Struct, gc=False):
     text: str | None = None
     refusal: str | None = None
     arguments: str | None = None
-    # The input of a custom tool, which is text and need not be JSON.
+    # Text for a custom tool, not always JSON.
     input: str | None = None
     logprobs: msgspec.Raw = ABSENT
     annotation: msgspec.Raw = ABSENT
     part: msgspec.Raw = ABSENT
     item: msgspec.Raw = ABSENT
     response: msgspec.Raw = ABSENT
-    # Some servers send an error as the object `error`. Others put the fields of the error into the
-    # event itself.
+    # Some servers put an error's fields into the event itself.
     error: msgspec.Raw = ABSENT
     code: msgspec.Raw = ABSENT
     message: msgspec.Raw = ABSENT
@@ -147,7 +141,7 @@ class _IncompleteDetails(msgspec.Struct, gc=False):
 
 
 class Response(msgspec.Struct, gc=False):
-    """Represents a result. Events before the end of a stream contain a partial result."""
+    """Partial before the stream's end."""
 
     status: str | None = None
     output: list[msgspec.Raw] | None = None
@@ -175,7 +169,7 @@ decode_event = partial(decode_known, _event_decoder, known=_KNOWN_EVENTS)
 
 
 def decode_item(raw: msgspec.Raw) -> Item | None:
-    """Returns None for a missing item, and for an item of another type than `_KNOWN_ITEMS`."""
+    """None if missing or not of `_KNOWN_ITEMS`."""
     record = value_or_none(raw)
     return None if record is None else decode_known(_item_decoder, record, _KNOWN_ITEMS)
 
@@ -191,9 +185,8 @@ def decode_response(raw: msgspec.Raw) -> Response:
 
 
 def decode_annotation(raw: msgspec.Raw, text_start: int) -> Annotation | None:
-    """Decodes an annotation. The positions in the annotation count from the beginning of its part, which
-    is at `text_start` in the text of the whole answer. Returns None for an annotation that does not cite
-    a URL."""
+    """Its positions count from its part, which is at `text_start` in the whole answer. None if it
+    doesn't cite a URL."""
     record = value_or_none(raw)
     citation = None
     if record is not None:
@@ -209,7 +202,7 @@ def decode_annotation(raw: msgspec.Raw, text_start: int) -> Annotation | None:
 
 
 def chat_logprobs(raw: msgspec.Raw) -> msgspec.Raw | None:
-    """Returns None if the list is empty or missing."""
+    """None for an empty or missing list."""
     encoded = bytes(raw)
     if not encoded.startswith(b"[") or not encoded[1:-1].strip():
         return None
@@ -217,8 +210,7 @@ def chat_logprobs(raw: msgspec.Raw) -> msgspec.Raw | None:
 
 
 def usage_report(result: Response, searches_in_stream: int = 0) -> UsageReport | None:
-    """Returns the usage report in a result; None if the result has no usage. `searches_in_stream` is
-    the number of web searches in the stream so far. The result may omit these searches."""
+    """The result may omit searches that were in the stream."""
     ended = result.status in (None, "completed")
     searches = sum(is_search(item, ended=ended) for item in result.output or ())
     read = partial(
@@ -230,18 +222,14 @@ def usage_report(result: Response, searches_in_stream: int = 0) -> UsageReport |
 
 
 def used_tier(result: Response) -> str | None:
-    """Returns the service tier that served the call; None if it is unknown. The value "auto" only
-    repeats the request and names no tier."""
+    """None if unknown. "auto" only repeats the request."""
     return result.service_tier if result.service_tier != "auto" else None
 
 
 def is_search(raw: msgspec.Raw, *, ended: bool) -> bool:
-    """Tells whether an output item is a completed web search. If the model opens a page or searches
-    in a page, the item has the same type, but another action. OpenAI charges only for searches.
-
-    `ended` means that the item, or the response with the item, has ended. In this case the item
-    counts unless it failed, because Azure does not update the status of ended items: the
-    status stays "searching"."""
+    """A completed one. Opening a page or searching in it has the same type but another action, and
+    OpenAI charges only for searches. `ended`: the item or its response has ended, so it counts
+    unless it failed; Azure leaves its status at "searching"."""
     if _SEARCH not in bytes(raw):
         return False
     item = decode_any(raw)

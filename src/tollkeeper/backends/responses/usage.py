@@ -1,9 +1,6 @@
-"""Reads the usage reports of Responses servers. In these reports, `input_tokens` includes the cached
-tokens, and `output_tokens` includes the reasoning tokens.
-
-The reports of xAI, OpenRouter and Perplexity contain the number of web searches. OpenAI's report does
-not; the gateway counts the search items in the output instead.
-"""
+"""Reads Responses usage reports, whose `input_tokens` include cached tokens and `output_tokens`
+reasoning. xAI, OpenRouter and Perplexity report web searches. OpenAI doesn't, so the search items
+in the output count."""
 
 from typing import Any
 
@@ -19,7 +16,7 @@ from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import ReportedUsage, read_count, read_service_tier
 
 _IN, _OUT = "input_tokens_details", "output_tokens_details"
-# Cached and written tokens have OpenAI's name first, then Perplexity's.
+# OpenAI's names first, then Perplexity's.
 _COUNTS = Counts(
     prompt_tokens="input_tokens",
     completion_tokens="output_tokens",
@@ -31,22 +28,21 @@ _COUNTS = Counts(
     cached_audio_tokens=f"{_IN}.cached_tokens_details.audio_tokens",
     output_audio_tokens=f"{_OUT}.audio_tokens",
 )
-# Web search is the only server-side tool that the gateway requests, so the number of uses of
-# server-side tools is the number of searches.
+# Web search is the only server-side tool that the gateway requests, so uses are searches.
 _SEARCHES = Counts(
     by_tool="server_side_tool_usage_details.web_search_calls"
     " server_tool_use_details.web_search_requests",
     all="num_server_side_tools_used",
 )
-# Perplexity's names for its web search tool.
+# At Perplexity.
 _SEARCH_TOOLS = ("web_search", "search_web")
 
 
 def read_responses_usage(
     reported: Any, *, searches_in_output: int = 0, service_tier: str | None = None
 ) -> UsageReport:
-    """Reads a usage report. `service_tier` is the tier that the answer names outside of its report.
-    `searches_in_output` is used if the report does not count web searches."""
+    """`service_tier` is the one named outside of the report. `searches_in_output` counts if the
+    report has no searches."""
     return usage_report(
         reported, lambda usage: _read(usage, searches_in_output, service_tier), service_tier
     )
@@ -67,7 +63,6 @@ def _read(reported: FreeObject, searches_in_output: int, service_tier: str | Non
 
 
 def _web_searches(reported: FreeObject) -> int | None:
-    """Returns None if the report has no such number."""
     counts = _SEARCHES.read(reported)
     tools = reported.get("tool_calls_details")
     if counts["by_tool"] is None and isinstance(tools, dict):
@@ -77,6 +72,6 @@ def _web_searches(reported: FreeObject) -> int | None:
 
 
 def _invocations(used: object) -> int:
-    """`used` is the number of uses, or an object that contains it."""
+    """A number, or an object that contains it."""
     count = used.get("invocation") if isinstance(used, dict) else used
     return read_count(count) or 0

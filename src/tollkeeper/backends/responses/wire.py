@@ -1,4 +1,4 @@
-"""Implements `Wire` for the Responses protocol."""
+"""The wire of the Responses protocol."""
 
 from collections.abc import Mapping
 from typing import Any

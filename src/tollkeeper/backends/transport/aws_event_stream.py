@@ -1,11 +1,9 @@
-"""Parses AWS's binary event stream (`application/vnd.amazon.eventstream`) from network chunks.
-
-The stream consists of frames. A frame has four parts: a prelude (the length of the frame, the length
-of its headers, and a checksum of both lengths), headers, a payload, and a checksum of the whole
-frame. The parser converts each frame to one JSON record. The record's only field is named after the
-event or exception and contains the payload: `{"contentBlockDelta": {…}}`. A frame of the type
-`error` has no payload; its record is `{"error": {"code": …, "message": …}}`.
-"""
+"""Parses AWS's binary event stream (`application/vnd.amazon.eventstream`) from network chunks. The
+stream consists of frames. A frame has four parts: a prelude (the length of the frame, the length of
+its headers, and a checksum of both lengths), headers, a payload, and a checksum of the whole frame.
+The parser converts each frame to one JSON record. The record's only field is named after the event
+or exception and contains the payload: `{"contentBlockDelta": {…}}`. A frame of the type `error` has
+no payload; its record is `{"error": {"code": …, "message": …}}`."""
 
 import re
 import struct

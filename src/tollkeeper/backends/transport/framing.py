@@ -1,7 +1,5 @@
-"""Selects the parser that splits a stream into records, by the content type of the stream.
-
-A record is one server-sent event, or one message of AWS's binary event stream.
-"""
+"""Selects the parser that splits a stream into records, by the content type of the stream. A record
+is one server-sent event, or one message of AWS's binary event stream."""
 
 from enum import StrEnum
 from typing import Protocol

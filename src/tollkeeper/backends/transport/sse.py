@@ -1,10 +1,8 @@
-"""Parses a stream of server-sent events (WHATWG standard) from network chunks.
-
-A record is one server-sent event. Its payload is the text of its data lines, which this module does
-not interpret. The parser is stricter than a browser in two ways: a record has a maximum size, and
-text that is not UTF-8 is an error (a browser inserts replacement characters). Event names, ids and
-retry times are skipped, because they have no meaning in the stream of an answer.
-"""
+"""Parses a stream of server-sent events (WHATWG standard) from network chunks. A record is one
+server-sent event. Its payload is the text of its data lines, which this module does not interpret.
+The parser is stricter than a browser in two ways: a record has a maximum size, and text that is not
+UTF-8 is an error (a browser inserts replacement characters). Event names, ids and retry times are
+skipped, because they have no meaning in the stream of an answer."""
 
 _BOM = b"\xef\xbb\xbf"
 _RECORD_END = b"\n\n"
