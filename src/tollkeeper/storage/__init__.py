@@ -1,2 +1,1 @@
-"""Accesses PostgreSQL: contains the connection pool, the schema, and all SQL text in one module for
-each kind of object. Contains no use cases."""
+"""PostgreSQL: the pool, the schema, and all SQL, a module per kind of object. No use cases."""

@@ -1,5 +1,5 @@
-"""Converts database rows to the objects that admission uses. The column numbers refer to the
-statements in `storage/ledger`. `storage/admissibility` builds rows with the same columns."""
+"""Rows to the objects that admission uses. The columns are those of `storage/ledger`'s statements;
+`storage/admissibility` builds the same."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -43,8 +43,7 @@ def project_of(row: tuple[Any, ...], limits: DefaultLimits, now_us: int) -> Proj
 
 
 def key_status_of(revoked: bool, suspended: bool, expired: bool) -> KeyStatus:
-    # The database has already compared the expiry with its clock. The times 0 and 1 only pass on the
-    # result of this comparison.
+    # The database has compared the expiry with its clock; 0 and 1 only pass on the result.
     return key_status(
         revoked=revoked, suspended=suspended, expires_at=0 if expired else None, now=1
     )

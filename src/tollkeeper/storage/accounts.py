@@ -1,8 +1,5 @@
-"""Contains the SQL for accounts as operators see them: balances, grants and limits.
-
-A caller must lock an account with `storage/ledger` before it changes the account. Locking also folds all
-resolved holds into the account.
-"""
+"""Accounts as operators see them. Before you change one, lock it with `storage/ledger`, which also
+folds all resolved holds into it."""
 
 from dataclasses import dataclass
 from typing import LiteralString
@@ -15,11 +12,10 @@ from tollkeeper.domain.statements import GrantTotal
 from tollkeeper.domain.views import Balance
 from tollkeeper.storage.database import Connection
 
-# Computes the current balances: the columns of the accounts, corrected by the rows of `unfolded`,
-# which are resolutions, and marks of unsettled calls, that are not yet added to the accounts. A mark
-# moves its hold from `held` to `unsettled`. The resolution of a marked reservation reduces
-# `unsettled`, any other resolution reduces `held`. The rows are summed (`pending`) before they are
-# joined, because there are only a few of them, even if there are many accounts.
+# Current balances: accounts, plus what's in `unfolded`, resolutions and marks. A mark moves its
+# hold from `held` to `unsettled`; a resolution reduces `unsettled` if its reservation is marked,
+# otherwise `held`. The rows are summed (`pending`) before the join: they're few, even if accounts
+# are many.
 _PENDING: LiteralString = """
     WITH pending AS NOT MATERIALIZED (
         SELECT u.organization_id, u.project_id,
@@ -66,17 +62,15 @@ _CURRENT: LiteralString = """
 
 
 def with_balances(*query: LiteralString, unfolded_where: LiteralString = "") -> LiteralString:
-    """Prepends the definitions (CTEs) of `balances` and `project_balances` to a query. The query
-    may begin with more definitions: `, name AS (`. A query about a range of organizations repeats
-    the range in `unfolded_where`, a WHERE clause for `unfolded u`, because PostgreSQL does not
-    apply a range on one side of a join to the other side."""
+    """Puts `balances` and `project_balances` before a query, which may begin with more: `, name AS
+    (`. For a range of organizations, repeat it in `unfolded_where`, a WHERE clause for `unfolded
+    u`: PostgreSQL doesn't carry a range across a join."""
     return _PENDING + unfolded_where + _CURRENT + "".join(query)
 
 
 @dataclass(frozen=True, slots=True)
 class OwnLimits:
-    """Contains a project's own limits, and the number of its live holds (holds of calls in flight).
-    A limit of None means that the default of the settings applies."""
+    """A limit of None means the settings' default."""
 
     requests_per_minute: int | None
     concurrency: int | None
@@ -100,7 +94,7 @@ _FIND_BALANCE: LiteralString = with_balances(
 class Overage:
     balance_picousd: int
     overage_picousd: int
-    # None means that the bound in the settings applies.
+    # None means the settings' bound.
     own_bound_picousd: int | None
     stopped: bool
 
@@ -122,8 +116,7 @@ _FIND_OVERAGE: LiteralString = with_balances(
 async def write_overage_bound(
     connection: Connection, organization_id: OrganizationId, bound_picousd: int | None
 ) -> None:
-    """Sets the organization's own overage bound: the limit for a negative balance that overage
-    causes. None means that the bound in the settings applies."""
+    """None means the settings' bound."""
     await connection.execute(
         "UPDATE accounts SET overage_bound = %s WHERE organization_id = %s",
         (bound_picousd, organization_id),
@@ -132,11 +125,11 @@ async def write_overage_bound(
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    # The number of organizations whose available credit is below zero.
+    # With available credit below zero.
     negative: int
     held_picousd: int
     unsettled_picousd: int
-    # The number of organizations whose calls are stopped because of overage.
+    # Because of overage.
     stopped: int
 
 
@@ -164,8 +157,8 @@ async def insert_grant(
     note: str,
     payment_id: str | None,
 ) -> bool:
-    """Adds the grant to the account. Returns False, and changes nothing, if a grant has this id."""
-    # The date of a grant is never in a closed month, even if the clock was set back.
+    """False, and nothing changed, if a grant has this id."""
+    # A grant's date is never in a closed month, even if the clock was set back.
     cursor = await connection.execute(
         """
         INSERT INTO grants (organization_id, id, amount, kind, note, payment_id, granted_at)
@@ -213,7 +206,7 @@ async def write_limits(
     requests_per_minute: int | None,
     concurrency: int | None,
 ) -> None:
-    """Sets the project's own limits. None means that the default of the settings applies."""
+    """None means the settings' default."""
     await connection.execute(
         """
         UPDATE project_accounts SET requests_per_minute = %s, concurrency = %s
@@ -258,8 +251,7 @@ async def find_grant_totals(
 
 @dataclass(frozen=True, slots=True)
 class MoneyTotals:
-    """Contains the sums over all organizations, and the number of organizations whose available
-    credit is negative."""
+    """Over all organizations."""
 
     available_picousd: int
     held_picousd: int

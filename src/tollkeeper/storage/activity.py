@@ -1,5 +1,4 @@
-"""Contains the SQL for activity records and verdicts. Records are written in batches, and read together
-with the ledger's rows of the same call."""
+"""Activity records and verdicts: written in batches, read together with the call's ledger rows."""
 
 from collections.abc import Sequence
 from operator import attrgetter
@@ -20,14 +19,13 @@ from tollkeeper.storage.round_trips import Statement
 
 _verdicts = attrgetter("verdicts")
 _encode = msgspec.json.Encoder().encode
-# The character NUL as it is escaped in JSON.
+# As escaped in JSON.
 _NUL = b"\\u0000"
 
 
 async def insert(trips: RoundTrips, records: Sequence[ActivityRecord]) -> None:
-    """Inserts the records and their verdicts, in one transaction whose commit does not wait for the
-    disk. Skips existing rows, because a batch is written again if the answer to its commit was
-    lost."""
+    """One transaction whose commit doesn't wait for the disk. Skips existing rows: a batch is
+    written again if its commit's answer was lost."""
     document = _json_document(records)
     statements = [COMMIT_ASYNCHRONOUSLY, _INSERT.bind_texts(document)]
     if any(map(_verdicts, records)):
@@ -36,20 +34,19 @@ async def insert(trips: RoundTrips, records: Sequence[ActivityRecord]) -> None:
         try:
             await trips.run(*statements)
         except pg.UniqueViolation:
-            # Nothing of this attempt was written, so no record is counted twice.
+            # Nothing of this attempt was written, so nothing is counted twice.
             statements[1] = _INSERT_MISSING.bind_texts(document)
             await trips.run(*statements)
     except pg.CheckViolation as exc:
         if exc.diag.constraint_name is None:
-            # The day's partition was created while the rows were being inserted into the default
-            # partition. The next attempt inserts them into the day's partition.
+            # The day's partition was created while we inserted into the default one. The next
+            # attempt finds it.
             raise Contention from exc
         raise
 
 
-# Text from backends has no size limit, so only the first 512 characters of each text are stored. A
-# usage report is stored only if it has at most 8192 bytes. Counts that are mostly zero are stored as
-# NULL if they are zero, which takes no space.
+# Backends' text has no size limit, so 512 characters are stored of each, and usage reports only up
+# to 8192 bytes. Counts that are mostly zero are NULL then, which takes no space.
 _INSERT_FRESH: LiteralString = """
     WITH fresh AS (
     INSERT INTO activity (organization_id, request_id, project_id, api_key_id, operation, model,
@@ -85,8 +82,7 @@ _INSERT = Statement(
     _INSERT_FRESH + "RETURNING *)" + ROLL_UP_ACTIVITY,
     returns_rows=False,
 )
-# Each row takes longer with ON CONFLICT and writes 48 bytes of log more, so this statement runs only
-# if one of the rows exists.
+# ON CONFLICT is slower and writes 48 bytes of log more per row, so only if one of them exists.
 _INSERT_MISSING = Statement(
     "tollkeeper_insert_missing_activity",
     _INSERT_FRESH + "ON CONFLICT DO NOTHING RETURNING *)" + ROLL_UP_ACTIVITY,
@@ -118,9 +114,8 @@ _INSERT_VERDICTS = Statement(
 
 
 async def find(connection: Connection, request_id: UUID) -> ActivityEntry | None:
-    """Finds a call by its request id, without knowing its organization or day. Does one index
-    lookup for each organization and day. Returns None if neither activity nor the ledger has the
-    call."""
+    """Without knowing its organization or day: one index lookup for each of them. None if neither
+    activity nor the ledger has the call."""
     cursor = await connection.execute(_FIND, {"request": request_id})
     row = await cursor.fetchone()
     return None if row is None else entry_of_row(row)
@@ -134,8 +129,7 @@ async def find_newest(
     status: int | None,
     limit: int,
 ) -> list[ActivityEntry]:
-    """Finds the newest records. The statement contains only the filters that are not None, so that
-    each combination of filters has its own query plan."""
+    """Only has the filters that aren't None, so each combination gets its own query plan."""
     values = {"organization_id": organization_id, "project_id": project_id, "status": status}
     filters: LiteralString = " AND ".join(
         _FILTERS[column] for column, value in values.items() if value is not None
@@ -151,8 +145,7 @@ _FILTERS: dict[str, LiteralString] = {
     "project_id": "project_id = %(project_id)s",
     "status": "status = %(status)s",
 }
-# If the ledger has the call, the hold, the cost and the settlement are read from the ledger, because an
-# unsettled call may have been resolved after its activity record was written.
+# The ledger goes first: an unsettled call may have been resolved after its record was written.
 _SELECT: LiteralString = """
     SELECT coalesce(a.request_id, r.id), coalesce(a.organization_id, r.organization_id),
         coalesce(a.project_id, r.project_id), coalesce(a.api_key_id, r.api_key_id),
@@ -171,8 +164,7 @@ _SELECT: LiteralString = """
         coalesce(v.verdicts, '[]'), a.dispatched_ms, a.upstream_ms, a.overhead_us,
         coalesce(a.requests, 1), a.error_param, a.error_message
 """
-# Policies judge a call while it runs or soon after. The time limits avoid a search in the
-# partitions of other days.
+# Policies judge a call while it runs or soon after. The limits avoid other days' partitions.
 _VERDICTS: LiteralString = """
     LEFT JOIN LATERAL (
         SELECT jsonb_agg(jsonb_build_object('policy_id', policy_id, 'version', version,
@@ -220,9 +212,8 @@ def select_entries(
     further_columns: LiteralString = "",
     order: LiteralString = "a.started_at DESC, a.request_id DESC",
 ) -> LiteralString:
-    """Returns the statement that reads the activity records of the subquery `records` (named `a`)
-    with their ledger rows, newest first unless `order` says otherwise. `further_columns` follow the
-    columns that `entry_of_row` reads."""
+    """Reads the subquery `records` (named `a`) with their ledger rows, newest first by default.
+    `further_columns` follow those that `entry_of_row` reads."""
     return (
         _SELECT
         + further_columns
@@ -245,9 +236,8 @@ _FIND_NEWEST: LiteralString = select_entries(
 
 
 def _json_document(records: Sequence[ActivityRecord]) -> bytes:
-    """Encodes the records as one JSON parameter. PostgreSQL rejects NUL, and the JSON encoder rejects
-    lone surrogates. Both are rare, so the texts of the records are cleaned only if the batch contains
-    such a character."""
+    """PostgreSQL rejects NUL, the encoder lone surrogates. Both are rare, so texts are only cleaned
+    if the batch has one."""
     try:
         document = _encode(records)
     except UnicodeEncodeError:
@@ -258,8 +248,8 @@ def _json_document(records: Sequence[ActivityRecord]) -> bytes:
 
 
 def _without_unstorable_text(record: ActivityRecord) -> ActivityRecord:
-    """Replaces characters that PostgreSQL cannot store, and removes a usage report that contains such
-    characters. Otherwise one such text would prevent the whole batch from being stored."""
+    """Also drops a usage report with such characters. Otherwise one would keep the whole batch from
+    being stored."""
     changed: dict[str, Any] = {
         name: value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
         for name, value in msgspec.structs.asdict(record).items()

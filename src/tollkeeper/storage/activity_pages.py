@@ -1,5 +1,5 @@
-"""Contains the SQL that reads pages of filtered activity records. Every query reads at most `read_max`
-records that match, and returns at most `limit` rows."""
+"""Pages of filtered activity records. Each query reads at most `read_max` matching records, and
+returns at most `limit` rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from tollkeeper.storage.activity import entry_of_row, select_entries
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.sums import filters, of_calls
 
-# The number of columns that `_first_entries` adds to the columns of an entry.
+# By `_first_entries`.
 _COLUMNS_ADDED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRecords:
     entries: list[ActivityEntry]
-    # The number of matching records that were read, and the position of the oldest of them.
+    # Matching ones that were read, and the position of the oldest.
     records: int
     oldest: Position | None
 
@@ -36,10 +36,9 @@ async def find_in_steps(
     read_max: int,
     limit: int,
 ) -> FoundRecords:
-    """Reads the newest `read_max` records in `steps` (numbers of five-minute intervals since 1970)
-    that match the filter, are older than the position `before` (if set), and began before the time
-    `end` (Unix seconds). Returns the first `limit` of them in the order `sort`; None means newest
-    first."""
+    """`steps` are five-minute intervals since 1970. Reads the newest `read_max` matching records
+    before the position `before` and the time `end` (Unix seconds), and returns the first `limit` in
+    the order `sort`; None means newest first."""
     condition, values = _conditions(traffic_filter, cost_picousd_min)
     if before is not None:
         condition += _BEFORE
@@ -63,7 +62,7 @@ _BEFORE: LiteralString = """
     AND (started_at, request_id)
         < (to_timestamp(%(before_ms)s::bigint / 1000.0), %(before_id)s::uuid)
 """
-# Does one index search for each step in `steps`, and reads no records between these steps.
+# One index search per step; reads nothing between them.
 _IN_STEPS: LiteralString = """
     SELECT found.* FROM unnest(%(steps)s::bigint[]) AS s (step) CROSS JOIN LATERAL (
         SELECT * FROM activity r
@@ -85,9 +84,8 @@ async def find_judged(
     before: Position | None,
     limit: int,
 ) -> list[Position]:
-    """Returns the positions (start time and request id) of the newest calls that began in `time`, are
-    older than the position `before` (if set), and have a verdict of the policy. With `matched_only`,
-    returns only calls that matched the policy."""
+    """Start time and request id of the newest calls that began in `time`, before the position
+    `before`, and have the policy's verdict. `matched_only`: only those it matched."""
     statement = _FIND_JUDGED.format(
         matched="AND matched" if matched_only else "", before="" if before is None else _BEFORE
     )
@@ -106,9 +104,8 @@ async def find_judged(
     return [Position(*row) for row in await cursor.fetchall()]
 
 
-# Policies judge a call while it runs or soon after. The limits on `judged_at` avoid a search in the
-# partitions of other days. DISTINCT, because both the request and the answer of a call may have
-# been judged.
+# The limits on `judged_at` avoid other days' partitions: policies judge soon. DISTINCT, because
+# both request and answer may have been judged.
 _FIND_JUDGED: LiteralString = """
     SELECT DISTINCT ON (started_at, request_id)
         (extract(epoch FROM started_at) * 1000)::bigint, request_id
@@ -132,8 +129,7 @@ async def find_at(
     sort: Sort | None,
     limit: int,
 ) -> FoundRecords:
-    """Reads the organization's records at these positions that match the filter. Returns the first
-    `limit` of them in the order `sort`; None means newest first."""
+    """The first `limit` matching ones in the order `sort`; None means newest first."""
     condition, values = _conditions(traffic_filter, cost_picousd_min)
     cursor = await connection.execute(
         _first_entries(_AT.format(condition=condition), sort),
@@ -159,9 +155,8 @@ _AT: LiteralString = """
 """
 
 
-# The record of a settled call, or of a call without a hold, has the final cost. The cost of any
-# other call is read from the ledger, because the call may have been resolved after its record was
-# written.
+# A settled call's record, or one without a hold, has the final cost. Any other call's is in the
+# ledger: it may have been resolved after its record was written.
 _COST: LiteralString = """
     CASE WHEN settlement IN ('settled', 'none') THEN cost ELSE coalesce((
         SELECT d.settled + coalesce(o.amount, 0) FROM resolutions d
@@ -177,8 +172,7 @@ _SORT_VALUES: Mapping[SortKey, LiteralString] = {
     SortKey.TOKENS: "prompt_tokens + completion_tokens",
     SortKey.COST: _COST,
 }
-# Numbers the records in the wanted order, and adds to each record the number of all records and the
-# position of the oldest of them.
+# Adds the number of all records and the position of the oldest.
 _IN_ORDER: LiteralString = """
     SELECT *, count(*) OVER newest AS records, last_value(started_at) OVER newest AS oldest_at,
         last_value(request_id) OVER newest AS oldest_id,
@@ -192,8 +186,7 @@ _IN_ORDER: LiteralString = """
 
 
 def _first_entries(records: LiteralString, sort: Sort | None) -> LiteralString:
-    """Returns the statement that reads the first `limit` records of the subquery `records`. The last
-    three columns are those of `FoundRecords`."""
+    """The last three columns are those of `FoundRecords`."""
     sort = sort or Sort(SortKey.TIME)
     return select_entries(
         _IN_ORDER.format(

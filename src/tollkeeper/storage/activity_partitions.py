@@ -1,5 +1,5 @@
-"""Contains the SQL for the daily partitions of activity records and verdicts. Partitions are created in
-advance and dropped after the retention time."""
+"""Daily partitions of activity records and verdicts, created in advance and dropped after the
+retention time."""
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -9,19 +9,18 @@ from psycopg import sql
 
 from tollkeeper.storage.database import Connection
 
-# The advisory lock that allows one process at a time to create and drop partitions.
+# One process at a time creates and drops partitions.
 _PARTITIONS_LOCK = 7461_0003
-# The maximum lock wait. A statement that drops a partition waits for readers, and writers wait for
-# this statement. So the statement fails after this time, and is retried later.
+# Dropping one waits for readers, and writers wait for the drop, so it fails after this and is
+# retried later.
 _LOCK_TIMEOUT_MS = 2000
-# The format of the day at the end of a partition's name.
+# At the end of a partition's name.
 _DAY = "%Y%m%d"
 
 
 @dataclass(frozen=True, slots=True)
 class DailyTable:
-    """Describes a table that has partitions for UTC days, and a default partition for rows of days
-    that have no partition."""
+    """A partition per UTC day, and a default one for days without."""
 
     name: str
     time_column: str
@@ -48,8 +47,7 @@ DAILY_TABLES = (ACTIVITY, VERDICTS)
 
 
 async def try_partitions_lock(connection: Connection) -> bool:
-    """Takes the partitions lock until the transaction ends. Returns False if another process has
-    the lock. Also limits how long the statements of this transaction wait for locks."""
+    """Until the transaction ends. False if another process has it. Also limits its lock waits."""
     await connection.execute(
         "SELECT set_config('lock_timeout', %s, true)", (f"{_LOCK_TIMEOUT_MS}ms",)
     )
@@ -74,10 +72,9 @@ _FIND_PARTITIONS: LiteralString = r"""
 
 
 async def add_day(connection: Connection, day: date, table: DailyTable = ACTIVITY) -> None:
-    """Creates the partition of a day, and moves the rows of that day from the default partition
-    into it. The partition is created as a separate table and then attached, because attaching does
-    not block writers of other partitions. A lock on the default partition prevents new rows there
-    in the meantime."""
+    """Moves that day's rows out of the default partition. Created as a separate table and then
+    attached, because that doesn't block writers of other partitions. A lock keeps new rows out of
+    the default one meanwhile."""
     cursor = await connection.execute(_FIND_HOME, {"table": table.name})
     [[home]] = await cursor.fetchall()
     names = {
@@ -93,7 +90,7 @@ async def add_day(connection: Connection, day: date, table: DailyTable = ACTIVIT
         await connection.execute(sql.SQL(statement).format(**names))
 
 
-# The schema of a table. Its partitions belong there too, even if the session's search path begins elsewhere.
+# Its partitions belong there too, even if the session's search path begins elsewhere.
 _FIND_HOME: LiteralString = """
     SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid = %(table)s::regclass
@@ -118,8 +115,7 @@ async def drop_day(connection: Connection, day: date, table: DailyTable = ACTIVI
 async def delete_from_default(
     connection: Connection, before: date, table: DailyTable = ACTIVITY
 ) -> int:
-    """Deletes rows that are older than the day `before` from the default partition. Returns the
-    number of deleted rows."""
+    """Rows older than the day `before`. Returns their number."""
     cursor = await connection.execute(
         sql.SQL("DELETE FROM {} WHERE {} < %s").format(table.default_partition, table.time),
         (_midnight(before),),

@@ -18,15 +18,14 @@ _COLUMNS: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class AdminKeyWithDigest:
-    """Contains a stored key with its digest. Only authentication may read the digest."""
+    """Only authentication may read the digest."""
 
     key: AdminKey
     digest: bytes
 
 
 async def insert(connection: Connection, key: AdminKey, digest: bytes) -> None:
-    # `clock_timestamp` is more precise than `key.created_at`, so that keys that are created within
-    # one second have an order.
+    # More precise than `key.created_at`, so keys created within one second have an order.
     await connection.execute(
         """
         INSERT INTO admin_keys (organization_id, id, name, digest, redacted_value, permissions,
@@ -48,8 +47,7 @@ async def insert(connection: Connection, key: AdminKey, digest: bytes) -> None:
 async def find(
     connection: Connection, organization_id: OrganizationId, key_id: KeyId
 ) -> AdminKey | None:
-    """Finds a key, even if it is revoked, because a page of the list may begin after a revoked
-    key."""
+    """Even a revoked one, because a page may begin after it."""
     cursor = await connection.execute(
         f"SELECT {_COLUMNS} FROM admin_keys WHERE organization_id = %s AND id = %s",
         (organization_id, key_id),
@@ -59,7 +57,7 @@ async def find(
 
 
 async def find_anywhere(connection: Connection, key_id: KeyId) -> AdminKey | None:
-    """Finds a key without checking its organization. For operators only."""
+    """For operators only: doesn't check the organization."""
     cursor = await connection.execute(
         f"SELECT {_COLUMNS} FROM admin_keys WHERE id = %s",
         (key_id,),
@@ -88,8 +86,7 @@ async def find_page(
     limit: int,
     descending: bool,
 ) -> list[AdminKey]:
-    """Returns the next keys after the key `after` that are not revoked, in the order of their
-    creation. The key `after` may be revoked."""
+    """Unrevoked ones in order of creation. The key `after` may be revoked."""
     comparison, direction = ("<", "DESC") if descending else (">", "ASC")
     cursor = await connection.execute(
         f"""
@@ -108,7 +105,7 @@ async def find_page(
 async def revoke(
     connection: Connection, organization_id: OrganizationId, key_id: KeyId, now: int
 ) -> bool:
-    """Revokes the key. Returns False if the key does not exist or was already revoked."""
+    """False if it doesn't exist or was already revoked."""
     cursor = await connection.execute(
         """
         UPDATE admin_keys SET revoked_at = to_timestamp(%s)
@@ -122,8 +119,7 @@ async def revoke(
 async def record_use(
     connection: Connection, used: Sequence[tuple[OrganizationId, KeyId, int]]
 ) -> None:
-    """Writes the time of each key's last use. Each tuple in `used` contains the organization, the key
-    and the Unix time."""
+    """Organization, key and Unix time each."""
     await connection.execute(
         """
         UPDATE admin_keys k SET last_used_at = greatest(k.last_used_at, to_timestamp(used.at))

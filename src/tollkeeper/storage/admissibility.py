@@ -1,4 +1,4 @@
-"""Checks without a lock whether a call could be admitted. Contains the SQL for this check."""
+"""Checks without a lock whether a call could be admitted."""
 
 from typing import LiteralString
 
@@ -15,8 +15,7 @@ from tollkeeper.domain.spend import Spend
 from tollkeeper.storage.account_rows import key_status_of, project_of
 from tollkeeper.storage.database import Connection
 
-# Caps and concurrency aren't checked, because resolutions that are not yet folded into the account
-# could make room for the call.
+# No caps and concurrency either: resolutions that aren't folded yet could make room for the call.
 _NO_LIVE_HOLDS = 0
 
 
@@ -30,9 +29,8 @@ async def could_admit(
     cost_picousd_min: int,
     limits: DefaultLimits,
 ) -> Decision:
-    """Decides whether a call could be admitted if it cost only `cost_picousd_min`, its lowest possible
-    cost. Checks the key, project, model, rate limit and credit. Reserves no credit and takes nothing
-    from the rate limit, so a call that could be admitted now may still be rejected later."""
+    """If it cost only `cost_picousd_min`: checks key, project, model, rate and credit. Takes
+    nothing, so the call may still be rejected later."""
     cursor = await connection.execute(
         _READ, {"organization": organization_id, "project": project_id, "key": key_id}
     )
@@ -66,7 +64,7 @@ async def could_admit(
     return decision
 
 
-# The unspent amounts of resolved holds count as available, even before they are folded into the account.
+# Resolved holds' unspent amounts are available, even before they're folded.
 _READ: LiteralString = """
     SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint,
            a.available + coalesce((

@@ -1,5 +1,5 @@
-"""Contains the SQL for alerts: conditions of accounts (used caps and credit, negative balances),
-conditions that processes observe, raised alerts, and deliveries to the webhook."""
+"""Conditions of accounts, conditions that processes observe, raised alerts, and deliveries to the
+webhook."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,23 +14,22 @@ from tollkeeper.storage.accounts import with_balances
 from tollkeeper.storage.caps import CAP_BALANCES, NEWEST_KEY
 from tollkeeper.storage.database import Connection
 
-# The advisory lock for evaluating alerts. Its number must differ from all other advisory locks of
-# the gateway.
+# Must differ from all other advisory locks of the gateway.
 _ALERTS_LOCK = 7_239_004
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Describes how much of a cap, or of an organization's credit, is used."""
+    """How much of a cap or an organization's credit is used."""
 
     kind: AlertKind
     organization_id: OrganizationId
     project_id: ProjectId | None
     amount_picousd: int
     used_picousd: int
-    # Set only for the cap of a key.
+    # Only for a key's cap.
     key_id: KeyId | None = None
-    # Set only for a cap.
+    # Only for a cap.
     period: str | None = None
 
     @property
@@ -46,8 +45,7 @@ class Delivery:
 
 
 async def try_lock(connection: Connection) -> bool:
-    """Takes the alerts lock until the transaction ends. Returns False if another process has the
-    lock."""
+    """Until the transaction ends. False if another process has it."""
     cursor = await connection.execute("SELECT pg_try_advisory_xact_lock(%s)", (_ALERTS_LOCK,))
     [[is_locked]] = await cursor.fetchall()
     return bool(is_locked)
@@ -80,7 +78,7 @@ _FIND_FILLS: LiteralString = with_balances(
 
 
 async def find_negative(connection: Connection) -> list[tuple[OrganizationId, int]]:
-    """Returns the organizations whose available credit is negative, with their available credit."""
+    """With their available credit."""
     cursor = await connection.execute(_FIND_NEGATIVE, prepare=False)
     return [(row[0], row[1]) for row in await cursor.fetchall()]
 
@@ -91,7 +89,7 @@ _FIND_NEGATIVE: LiteralString = with_balances(
 
 
 async def find_stopped(connection: Connection) -> list[tuple[OrganizationId, int]]:
-    """Returns the organizations whose calls are stopped because of overage, with their balances."""
+    """Because of overage, with their balances."""
     cursor = await connection.execute(_FIND_STOPPED, prepare=False)
     return [(row[0], row[1]) for row in await cursor.fetchall()]
 
@@ -137,8 +135,7 @@ async def write_change(connection: Connection, change: AlertChange) -> None:
 
 
 async def observe(connection: Connection, condition: Condition, valid_s: float) -> None:
-    """Records a condition that this process observes. The observation is valid for `valid_s`
-    seconds."""
+    """Valid for `valid_s` seconds."""
     await connection.execute(
         """
         INSERT INTO alert_observations (key, kind, subject, detail, expires_at)
@@ -150,9 +147,8 @@ async def observe(connection: Connection, condition: Condition, valid_s: float) 
 
 
 async def find_observed(connection: Connection, valid_s_max: float) -> list[Condition]:
-    """Deletes expired observations, and returns the conditions of all others. Also deletes observations
-    that are valid for more than `valid_s_max` seconds from now, because they were written before the
-    clock was set back."""
+    """Deletes expired ones, and those valid for longer than `valid_s_max`: they were written before
+    the clock was set back."""
     await connection.execute(
         """
         DELETE FROM alert_observations WHERE expires_at < clock_timestamp()
@@ -168,8 +164,7 @@ async def find_observed(connection: Connection, valid_s_max: float) -> list[Cond
 
 
 async def queue_deliveries(connection: Connection, bodies: Sequence[str], most: int) -> int:
-    """Queues the bodies for delivery. If the queue then has more than `most` entries, deletes the
-    oldest entries. Returns the number of deleted entries."""
+    """Beyond `most`, deletes the oldest. Returns how many."""
     await connection.execute(
         "INSERT INTO alert_deliveries (body) SELECT unnest(%s::text[])", (list(bodies),)
     )
@@ -186,9 +181,8 @@ async def queue_deliveries(connection: Connection, bodies: Sequence[str], most: 
 async def claim_deliveries(
     connection: Connection, *, limit: int, claimed_s: float, pause_s_max: float
 ) -> list[Delivery]:
-    """Returns at most `limit` due deliveries, increments their attempts, and reserves them for this
-    process for `claimed_s` seconds. A delivery is also due if its time is more than `pause_s_max`
-    seconds ahead, because this time was written before the clock was set back."""
+    """Due ones, reserved for this process for `claimed_s`, with one more attempt. A time more than
+    `pause_s_max` ahead is due too: it's from before the clock was set back."""
     cursor = await connection.execute(
         """
         UPDATE alert_deliveries SET attempts = attempts + 1,

@@ -9,11 +9,10 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.audit import Actor, ActorKind, AuditEntry, Change, ObjectState
 from tollkeeper.storage.database import Connection
 
-# The length of a complete id. A UUID with dashes and a policy's id with its prefix have the same
-# length.
+# UUIDs with dashes, and policies' ids with their prefix.
 _WHOLE_ID_LENGTH = 36
-# The organization id in the rows of changes that concern the whole installation. The column is part
-# of the primary key, so it cannot be null. No organization has this id.
+# For changes of the whole installation: it's in the primary key, so not null. No organization has
+# this id.
 _INSTALLATION = UUID(int=0)
 
 
@@ -38,10 +37,8 @@ async def insert(connection: Connection, actor: Actor, change: Change) -> None:
 
 
 async def delete_before(connection: Connection, unix_s: int, *, days: int, limit: int) -> int:
-    """Deletes at most `limit` entries that are older than `days` days, oldest first. An entry must be
-    that old by both the gateway's clock (`unix_s`) and the database's clock, so that a clock that
-    runs ahead does not delete entries too early. Skips entries that another process is deleting.
-    Returns the number of deleted entries."""
+    """Oldest first. By both the gateway's clock (`unix_s`) and the database's, so one that runs
+    ahead doesn't delete too early. Skips what another process is deleting. Returns the number."""
     cursor = await connection.execute(_DELETE_BEFORE, {"now": unix_s, "days": days, "limit": limit})
     return cursor.rowcount
 
@@ -71,21 +68,20 @@ async def find_page(
     before_id: int | None,
     limit: int,
 ) -> list[AuditEntry]:
-    """Returns a page of entries, newest first. `before_id` is the id of the last entry on the
-    previous page."""
+    """Newest first. `before_id` is the previous page's last."""
     filters: list[LiteralString] = []
     parameters: list[object] = []
     if organization_id is not None:
         filters.append("organization_id = %s")
         parameters.append(organization_id)
     if object_id is not None:
-        # An index finds a complete id. The beginning of an id is compared with all rows.
+        # An index finds a whole id; a beginning is compared with all rows.
         is_whole_id = len(object_id) >= _WHOLE_ID_LENGTH
         filters.append("object_id = %s" if is_whole_id else "starts_with(object_id, %s)")
         parameters.append(object_id)
     if actor is not None:
-        # Searches the text that `str(Actor)` returns, which lists of entries show. Each row is
-        # compared, because a part of a name is enough.
+        # The text of `str(Actor)`, as lists show it. All rows are compared: part of a name is
+        # enough.
         filters.append("strpos(lower(actor_kind || ':' || actor), lower(%s)) > 0")
         parameters.append(actor)
     if since is not None:

@@ -1,6 +1,5 @@
-"""Contains the SQL for the usage of backends by model and day, and for comparing this usage with a
-provider's bill. The sums in the table `backend_usage` are updated when activity records are written
-(see `storage/activity`), and are not deleted when old records are dropped."""
+"""Backends' usage by model and day, and how it compares with a bill. `storage/activity` updates the
+sums when it writes records; they outlive them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -12,33 +11,31 @@ from tollkeeper.storage import activity_partitions
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.watched_connection import allow_long_statements
 
-# The time limit for each statement that reads or compares a bill.
+# For reading or comparing a bill.
 _STATEMENT_MINUTES_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Defines how far two numbers may differ. A difference within the larger of the two limits is
-    ignored."""
+    """A difference within the larger of both limits is ignored."""
 
-    # A fraction of the larger of the two numbers. Applies to every figure.
+    # Of the larger number. For every figure.
     part: Decimal = Decimal(0)
-    # An amount in USD. Applies only to costs.
+    # Only for costs.
     usd: Decimal = Decimal(0)
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedFigure:
-    """Contains one figure (for example output tokens) of a day and model, as in the bill (`bill`)
-    and as in the ledger (`ledger`). `bill` or `ledger` is None if it has no entry for the day and model.
-    In the totals, day and model are None."""
+    """None if the bill or the ledger has no entry for the day and model. The totals have no day and
+    model."""
 
     day: int | None
     model: str | None
     figure: str
     bill: Decimal | None
     ledger: Decimal | None
-    # The figure of the bill minus the figure of the ledger.
+    # Bill minus ledger.
     difference: Decimal
     differs: bool
     unsettled_requests: int
@@ -48,27 +45,25 @@ class ComparedFigure:
 class CopiedBill:
     first_day: int
     last_day: int
-    # The number of distinct pairs of day and model.
+    # Distinct pairs of day and model.
     entries: int
 
 
 @dataclass(frozen=True, slots=True)
 class UsageQuery:
     backend: str
-    # Days are counted from 1970-01-01. Both days are inclusive.
+    # Since 1970-01-01, both inclusive.
     first_day: int
     last_day: int
-    # The models whose first backend is this backend. The unsettled calls of a process that died have no
-    # activity record, so their backend is unknown. These calls count for the first backend of their
-    # model.
+    # Those with this backend first: a dead process's unsettled calls have no record, so nobody
+    # knows their backend, and they count for their model's first.
     models: tuple[str, ...]
 
 
 async def copy_bill(
     connection: Connection, lines: Iterable[tuple[int, str, list[Decimal]]]
 ) -> CopiedBill:
-    """Copies the bill into a temporary table of this transaction. The bill has at least one
-    line."""
+    """Into a temporary table of this transaction. At least one line."""
     await allow_long_statements(connection, minutes=_STATEMENT_MINUTES_MAX)
     await connection.execute(
         "CREATE TEMPORARY TABLE bill (day integer, model text, amounts numeric[]) ON COMMIT DROP"
@@ -94,9 +89,8 @@ async def compare_bill(
     tolerance: Tolerance,
     reported: bool,
 ) -> list[ComparedFigure]:
-    """Compares the bill that `copy_bill` wrote in this transaction with the ledger, by day, model
-    and figure. The totals come last. `names` maps our model ids to the model names in the bill.
-    With `reported`, uses the costs that the backend reported, not the charged costs."""
+    """With `copy_bill`'s in this transaction, totals last. `names` maps our model ids to the
+    bill's. `reported` uses the costs that the backend reported, not the charged ones."""
     stored_days = await activity_partitions.find_days(connection)
     parameters = {
         **asdict(query),
@@ -115,16 +109,12 @@ async def compare_bill(
     ]
 
 
-# Reads the usage of a backend in two parts: the sums of activity records and of questions to judges, and
-# corrections from the ledger. The corrections are for
-# calls that were not resolved when they ended (`unresolved_at_end`): calls that were resolved after their
-# activity record was written, and calls without a record. A correction can be negative, so all
-# entries of a day and model must be added up. The model of a judge is "judge/" plus the backend's
-# name of the model, and each question counts as a request.
-#
-# `recorded` is true for a call with an activity record, and for a call from before today and before
-# the oldest activity partition, because the record of such a call was deleted. A record without a
-# backend belongs to a call that was not sent, so no provider charges for that call.
+# Sums of records and of questions to judges, plus corrections from the ledger for calls that
+# weren't resolved when they ended (`unresolved_at_end`): resolved after their record, or without
+# one. A correction can be negative, so add up all entries of a day and model. A judge's model is
+# "judge/" plus the backend's name, each question a request. `recorded` also counts calls from
+# before today and the oldest partition: their records were deleted. No backend in a record means it
+# was never sent, so nobody charges for it.
 _USAGE: LiteralString = """
     WITH unresolved_at_end AS (
         SELECT organization_id, reservation_id AS id FROM unsettled_marks

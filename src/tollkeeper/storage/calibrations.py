@@ -1,4 +1,4 @@
-"""Contains the SQL for calibrations, which convert the scores of a policy to probabilities."""
+"""Calibrations turn a policy's scores into probabilities."""
 
 from typing import Any, LiteralString
 
@@ -9,7 +9,7 @@ from tollkeeper.domain.calibration import Calibration
 from tollkeeper.domain.policy import JudgeFormat, StoredCalibration
 from tollkeeper.storage.database import Connection
 
-# The columns of the table `policy_calibrations`, which has the alias `c` in queries.
+# Of `policy_calibrations`, with the alias `c`.
 COLUMNS: LiteralString = """
     c.number, c.judge_model, c.prompt_format, c.rule, c.calibration::text,
     extract(epoch FROM c.created_at)::bigint, c.report::text

@@ -1,10 +1,7 @@
-"""The SQL that counts caps from the reservations: for new caps, before months are dropped, after a
-clock was set back, and to verify the ledger.
-
-A resolution that is not yet folded counts as held, as it does in the counters. Rows of closed months
-count as long as they exist, because a week may begin in a closed month; a counter keeps how much of
-its settled amount belongs to dropped rows.
-"""
+"""Counts caps from the reservations: for new caps, before months are dropped, after a clock was set
+back, and for verification. What isn't folded counts as held, as in the counters. Closed months'
+rows count while they exist, as a week may begin there; a counter keeps how much of its settled
+amount is from dropped rows."""
 
 from typing import LiteralString
 from uuid import UUID
@@ -19,10 +16,9 @@ _ALL_IDS = {"first_id": FIRST_ID, "last_id": LAST_ID}
 
 
 def _with_sums(caps: LiteralString, query: LiteralString) -> LiteralString:
-    """Prepends two definitions to a query: `capped` has the caps `c` for which the condition is
-    true, with the number of the present period, and `sums` what their reservations add up to in
-    this period, in later ones and in all that have counters. The conditions on ids make PostgreSQL
-    open only the partitions with these ids."""
+    """`capped`: the caps `c` that meet the condition, with the present period's number. `sums`:
+    their reservations in this period, later ones and all with counters. The conditions on ids make
+    PostgreSQL open only those partitions."""
     return (
         """
     WITH capped AS (
@@ -77,16 +73,16 @@ async def recount(
     subject_id: UUID | None = None,
     period: CapPeriod | None = None,
 ) -> None:
-    """Creates the counters that a cap lacks, or all caps of the organization. The caller has locked
+    """Creates the counters that a cap, or all of the organization's, lack. The caller has locked
     the account."""
-    # Calls of the organization wait for the account's lock until the recount ends. One minute
-    # suffices for millions of reservations.
+    # The organization's calls wait for the lock meanwhile. A minute suffices for millions of
+    # reservations.
     await allow_long_statements(connection, minutes=1)
     cap = {"organization": organization_id, "subject": subject_id, "period": period}
     await connection.execute(_RECOUNT, {**cap, **_ALL_IDS}, prepare=False)
 
 
-# A total also counts months that were dropped; only their totals are left.
+# Also counts dropped months, of which only totals are left.
 _RECOUNT: LiteralString = _with_sums(
     """
         c.organization_id = %(organization)s
@@ -117,8 +113,8 @@ _RECOUNT: LiteralString = _with_sums(
 
 
 async def note_dropped(connection: Connection, month: Month) -> None:
-    """Notes in the counters how much of them belongs to a month that is about to be dropped. The
-    caller holds a lock that prevents new reservations."""
+    """Notes how much of them is from a month that's about to be dropped. The caller's lock keeps out new
+    reservations."""
     ids = {"first_id": month.first_id, "last_id": UUID(int=month.end_id.int - 1)}
     await connection.execute(_NOTE_DROPPED, ids, prepare=False)
 
@@ -133,8 +129,8 @@ _NOTE_DROPPED: LiteralString = _with_sums(
 )
 # The invariants of caps, for the slices of organizations of `storage/verification`.
 _IN_SLICE: LiteralString = "c.organization_id > %(after)s AND c.organization_id <= %(end)s"
-# All counters, and the present periods without one, which must have counted nothing. If a later
-# period has one, the clock was set back, and the next call counts this period.
+# And the present periods without one, which must have counted nothing. If a later one exists, the
+# clock was set back, and the next call counts this one.
 _COUNTERS: LiteralString = """
     , counters AS (
         SELECT c.organization_id, c.subject_id, c.scope, c.period, t.number, c.amount, t.held,

@@ -1,9 +1,7 @@
-"""The SQL of caps: the statements of the hold transaction, and what operators set and see.
-
-A row in `caps` is a cap; a row in `cap_counters` is what counts for it in one of its periods. Both
-change only while the organization's account is locked. A period without a row has counted nothing,
-unless a later period has one: then the clock was set back, and the row is counted anew.
-"""
+"""Caps: the hold transaction's statements, and what operators set and see. `caps` has the caps,
+`cap_counters` what counts in each period; both change only while the account is locked. A period
+without a row has counted nothing, unless a later one has a row: then the clock was set back, and
+it's counted anew."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -27,12 +25,11 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class CapOwner:
-    """Identifies the owner of a cap: the key if set, otherwise the project if set, otherwise the
-    organization."""
+    """The key if set, otherwise the project if set, otherwise the organization."""
 
     organization_id: OrganizationId
     project_id: ProjectId | None = None
-    # The first key in a chain of rotated keys, which share their caps.
+    # Rotated keys share the first one's caps.
     first_key_id: KeyId | None = None
 
     @property
@@ -49,8 +46,7 @@ class CapOwner:
 async def find_first_key(
     connection: Connection, organization_id: OrganizationId, key_id: KeyId
 ) -> tuple[KeyId, ProjectId] | None:
-    """Returns the first key in the chain of rotated keys to which this key belongs, and the project
-    of these keys."""
+    """The chain of rotated keys that this one belongs to, and its project."""
     cursor = await connection.execute(
         """
         SELECT coalesce(first_key_id, id), project_id FROM project_keys
@@ -75,9 +71,9 @@ async def find_keys(
     return [row[0] for row in await cursor.fetchall()]
 
 
-# Counts the resolutions in `taken`, which are being folded into the accounts, in the caps of their
-# organization, project and key. A period without a row either has a later row, and is past, or it has
-# counted nothing yet: the hold is one that the database had lost, and was put back without an amount.
+# Counts `taken`, which is being folded, in the caps of organization, project and key. No row for
+# the period: either it's past, as a later one exists, or the hold was lost and put back without an
+# amount.
 COUNT_FOLDED: LiteralString = """
     , due AS (
         SELECT p.organization_id, p.subject_id, p.period,
@@ -108,8 +104,7 @@ COUNT_FOLDED: LiteralString = """
 def read_statement(
     organization_ids: Iterable[int], project_ids: Iterable[int], key_ids: Iterable[int]
 ) -> BoundStatement:
-    """Returns the statement that reads the caps of these organizations, projects and keys. It runs
-    after the accounts were locked and resolutions were folded; `with_caps` reads its rows."""
+    """Run it once the accounts are locked and resolutions folded; `with_caps` reads the rows."""
     organizations, keys = id_array(organization_ids), id_array(key_ids)
     return _READ_CAPS.bind_texts(
         organizations, organizations, id_array(project_ids), organizations, keys
@@ -117,8 +112,8 @@ def read_statement(
 
 
 def with_caps(locked: LockedAccounts, rows: Rows) -> tuple[LockedAccounts, bool]:
-    """Adds the caps to the accounts. Also tells whether `cap_counts.recount_statement` must run
-    first, because the clock was set back to a period whose counter is gone."""
+    """True if `cap_counts.recount_statement` must run first: the clock was set back to a period
+    whose counter is gone."""
     is_behind = False
     now_us = locked.now_us
     for organization_id, scope, subject_id, period, *counter, is_missing, at_us in rows:
@@ -127,7 +122,7 @@ def with_caps(locked: LockedAccounts, rows: Rows) -> tuple[LockedAccounts, bool]
         caps[subject, CapPeriod(period)] = CapCounter(*counter)
         is_behind = is_behind or is_missing
         now_us = at_us
-    # The reservations of this transaction must lie in the periods that were read.
+    # This transaction's reservations must lie in the periods that were read.
     return replace(locked, now_us=now_us), is_behind
 
 
@@ -157,8 +152,7 @@ _READ_CAPS = Statement(
 
 
 def write_statements(states: dict[OrganizationId, AccountState]) -> tuple[BoundStatement, ...]:
-    """Returns the statement that counts the admitted holds in the caps of locked accounts, or
-    nothing if no cap counts any."""
+    """Counts admitted holds in the caps of locked accounts; nothing if none counts any."""
     rows: list[dict[str, Any]] = [
         {
             "organization_id": organization_id,
@@ -174,7 +168,7 @@ def write_statements(states: dict[OrganizationId, AccountState]) -> tuple[BoundS
     return (_COUNT_HOLDS.bind_texts(_encode(rows)),) if rows else ()
 
 
-# Of the past periods the latest one stays: around midnight, a clock may be set back a little.
+# The latest past period stays: around midnight, a clock may be set back a little.
 _COUNT_HOLDS = Statement(
     "tollkeeper_count_holds_in_caps",
     """
@@ -199,8 +193,7 @@ _COUNT_HOLDS = Statement(
 
 
 async def write_cap(connection: Connection, owner: CapOwner, cap: Cap) -> None:
-    """Sets a cap. If it's new, the caller has to count what it would have counted so far
-    (`cap_counts.recount`)."""
+    """If it's new, count what it would have counted so far (`cap_counts.recount`)."""
     await connection.execute(
         """
         INSERT INTO caps (organization_id, subject_id, scope, period, amount)
@@ -258,9 +251,8 @@ async def find_uses(
     organization_id: OrganizationId,
     subjects: Sequence[UUID] | None = None,
 ) -> list[CapUse]:
-    """Returns the caps with their used amounts: first the caps of the organization, then of its
-    projects, then of keys. Projects and keys are in the order of their creation. With `subjects`,
-    returns only the caps of these owners. For a chain of rotated keys, names the newest key."""
+    """First the organization's, then projects', then keys', oldest first. `subjects`: only theirs.
+    Of rotated keys, names the newest."""
     subject_ids = None if subjects is None else list(subjects)
     cursor = await connection.execute(
         _FIND_USES, {"organization": organization_id, "subjects": subject_ids}
@@ -268,9 +260,8 @@ async def find_uses(
     return [_cap_use(row) for row in await cursor.fetchall()]
 
 
-# Defines `cap_balances`: all caps with what counts for them in the present period, including
-# resolutions that are not yet folded. Must stand after the definitions from `with_balances`. The
-# database server's clock determines the period, as in admission.
+# `cap_balances`: all caps and their present period, unfolded resolutions included. Comes after
+# `with_balances`. The server's clock decides on the period, as in admission.
 CAP_BALANCES: LiteralString = """
     , unfolded_of_caps AS (
         SELECT c.organization_id, c.subject_id, c.period,
@@ -296,7 +287,7 @@ CAP_BALANCES: LiteralString = """
           AND p.subject_id = c.subject_id AND p.period = c.period AND p.number = now.number
     )
 """
-# Joins the newest of the rotated keys that share the cap `c`.
+# The newest of the rotated keys that share the cap `c`.
 NEWEST_KEY: LiteralString = """
     LEFT JOIN LATERAL (
         SELECT k.id, k.project_id, k.created_at FROM project_keys k

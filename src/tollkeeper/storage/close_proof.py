@@ -1,9 +1,5 @@
-"""Contains the SQL that proves a close: it compares the stored totals of a closed month with the
-month's rows, as long as the rows exist.
-
-Each query returns the differences for one slice: the organizations with ids above `after`, up to
-and including `end`.
-"""
+"""Proves a close: its totals against the month's rows, while they exist. In slices: organizations
+above `after`, up to `end`."""
 
 from typing import LiteralString
 
@@ -66,9 +62,7 @@ _QUERIES = (_TOTALS, _LINES, _UNRESOLVED)
 async def find_close_differences(
     connection: Connection, month: Month, part: Slice
 ) -> list[tuple[str, str, str]]:
-    """Returns (invariant, subject, explanation) for each difference between the month's totals and
-    its rows, and for each unresolved reservation of the month. Checks only the organizations of the
-    slice `part`."""
+    """(invariant, subject, explanation) of each difference, and of each unresolved reservation."""
     parameters = {
         "month": month.number,
         "first": month.first_id,

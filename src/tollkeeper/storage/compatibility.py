@@ -1,10 +1,7 @@
-"""Decides whether this code works with a database's schema.
-
-Each row of the table `schema_revisions` is an applied migration, with the oldest code that works
-with the schema after that migration. So old code can decide about a schema with migrations that the
-code does not know. `code_revision` is the newest migration of this code. `serving_revision` is the
-oldest schema with which this code can serve; the migrations after it only remove unused objects.
-"""
+"""Decides whether this code works with a schema. `schema_revisions` says for each applied migration
+which code is the oldest that works after it, so old code can judge migrations it doesn't know.
+`code_revision` is this code's newest migration, `serving_revision` the oldest schema it can serve
+with: later ones only remove what's unused."""
 
 from dataclasses import dataclass
 from typing import LiteralString
@@ -16,8 +13,7 @@ from tollkeeper.storage.revisions import code_revision, serving_revision, unrele
 
 _TABLES: LiteralString = "SELECT to_regclass('alembic_version'), to_regclass('schema_revisions')"
 _REVISION: LiteralString = "SELECT version_num FROM alembic_version"
-# The second column (`compatible_from`) is NULL if the current revision has no row. Then it is
-# unknown which code works with the schema.
+# `compatible_from` is NULL if the current revision has no row: then nobody knows which code works.
 _STATE: LiteralString = """
     SELECT v.version_num, CASE
         WHEN EXISTS (SELECT FROM schema_revisions r WHERE r.revision = v.version_num)
@@ -28,9 +24,7 @@ _STATE: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class SchemaState:
-    """Contains the newest applied migration, and the oldest code that works with the schema
-    (`compatible_from`). Both are None if there is no schema. `compatible_from` is also None if the
-    schema does not record which code works with it."""
+    """Both None if there's no schema; `compatible_from` also if the schema doesn't record it."""
 
     revision: str | None
     compatible_from: str | None
@@ -41,7 +35,7 @@ class SchemaState:
 
     @property
     def is_older(self) -> bool:
-        """Tells whether this code can serve after a migration, but not before."""
+        """This code can serve after a migration, but not before."""
         return (
             self.revision is not None
             and unreleased_schema(self.revision) is None
@@ -50,8 +44,7 @@ class SchemaState:
 
     @property
     def refusal(self) -> str | None:
-        """Returns a one-line explanation if this code cannot work with the schema, otherwise
-        None."""
+        """In one line, if this code can't work with the schema."""
         if self.revision is None:
             return (
                 f"The database has no schema yet, this code needs {serving_revision()}: "
@@ -78,7 +71,7 @@ class SchemaState:
 
     @property
     def description(self) -> str:
-        """Returns a description of a schema with which this code works."""
+        """For a schema with which this code works."""
         if self.is_newer:
             return (
                 f"{self.revision}, newer than this code's {code_revision()} and compatible: "
@@ -93,7 +86,7 @@ class SchemaState:
 
 
 def read_schema_state(connection: psycopg.Connection) -> SchemaState:
-    """Reads the schema state of any database, even if it is empty."""
+    """Of any database, even an empty one."""
     row = connection.execute(_TABLES).fetchone()
     assert row is not None
     if row[0] is None:
@@ -105,7 +98,6 @@ def read_schema_state(connection: psycopg.Connection) -> SchemaState:
 
 
 async def find_schema_state(connection: Connection) -> SchemaState:
-    """Reads the schema state in a serving process, which has already checked that the tables
-    exist."""
+    """For a serving process, which knows that the tables exist."""
     state = await (await connection.execute(_STATE)).fetchone()
     return SchemaState(None, None) if state is None else SchemaState(*state)

@@ -1,4 +1,4 @@
-"""Contains the SQL for console sessions (the sign-ins of operators and other users)."""
+"""Sign-ins to the console."""
 
 from dataclasses import dataclass
 from typing import Any, LiteralString
@@ -9,13 +9,13 @@ from tollkeeper.storage.database import Connection
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:
-    # The digest of the session's cookie.
+    # Of the cookie.
     digest: bytes
-    # Identifies the operator token or the sign-in settings with which the session began.
+    # The operator token, or the sign-in settings, with which it began.
     credential: bytes
     person: Person
     began_at: int
-    # The time of the user's last action.
+    # Last action.
     seen_at: int
     expires_at: int
 
@@ -73,7 +73,7 @@ async def delete(connection: Connection, digest: bytes) -> None:
 
 
 async def delete_of_person(connection: Connection, credential: bytes, subject: str) -> list[str]:
-    """Deletes the user's sessions. Returns the user's name in each of them."""
+    """Returns the user's name in each."""
     cursor = await connection.execute(
         "DELETE FROM console_sessions WHERE subject = %s AND credential = %s RETURNING name",
         (subject, credential),
@@ -92,8 +92,7 @@ async def delete_expired(connection: Connection, now: int, *, idle_s: int) -> No
 
 
 async def delete_superseded(connection: Connection, newest: StoredSession, *, most: int) -> None:
-    """Deletes the user's sessions that have another role or organization than the session `newest`.
-    Also deletes all sessions of the user except the newest `most`."""
+    """Those with another role or organization than `newest`, and all but the newest `most`."""
     person = newest.person
     await connection.execute(
         """

@@ -1,5 +1,4 @@
-"""Manages the connection pool and transactions, and translates the driver's errors into the
-gateway's errors."""
+"""The pool and transactions; turns the driver's errors into the gateway's."""
 
 import asyncio
 import contextlib
@@ -40,33 +39,30 @@ __all__ = [
 
 T = TypeVar("T", bound=RoundTrips)
 
-# The time for which the pool tries to reconnect in the background, with growing pauses. Afterwards
-# the pool gives up, and the next request starts another attempt at once.
+# The pool retries in the background this long, then gives up, and the next request tries again at
+# once.
 _RECONNECT_TIMEOUT_S = 2
-# The time limit of one statement.
 STATEMENT_TIMEOUT_S = 10.0
-# The maximum time that a request waits for a connection. Then the answer is 503. The time is
-# longer than a transaction takes under load, and shorter than clients wait.
+# Waiting for a connection; then it's 503. Longer than a transaction under load, shorter than
+# clients wait.
 POOL_TIMEOUT_S = 5.0
-# The server cancels a statement at the statement timeout. If the server does not answer within this
-# additional time, the gateway closes the connection.
+# If the server hasn't cancelled a statement this long after its timeout, we close the connection.
 _ANSWER_SLACK_S = 2.0
-# The maximum number of callers that wait for a connection. Further callers are rejected at once.
+# For a connection. Others are rejected at once.
 _WAITING_MAX = 2000
-# The ledger may retain one third of the pool's connections between its transactions. The maximum
-# time is limited, because the pool replaces an old connection only when the connection is returned.
+# The ledger may keep a third of the pool between transactions, for a limited time: the pool
+# replaces an old connection only when it's returned.
 _KEPT_DIVISOR = 3
 _KEPT_S_MAX = 60.0
 _IDLE = pq.TransactionStatus.IDLE
-# The requests of all organizations together may use half of the pool, and one organization may use
-# half of that half. The other half of the pool is for the gateway's own work, on which all
-# organizations depend.
+# All organizations together may use half of the pool, each half of that. The rest is for the
+# gateway's own work, which all depend on.
 _ORGANIZATIONS_DIVISOR = 2
 _ONE_ORGANIZATION_DIVISOR = 2
-# One organization may have a quarter of the waiting callers.
+# One organization may have a quarter of those who wait.
 _WAITING_OF_ORGANIZATION_DIVISOR = 4
 
-# Errors that mean that the server is down, read-only, corrupt, shutting down or out of a resource.
+# Down, read-only, corrupt, shutting down or out of a resource.
 _SERVER_FAULTS = (
     pg.OperationalError,
     pg.InterfaceError,
@@ -97,8 +93,7 @@ class ChangeInDoubt(Unavailable):
 
 
 class Database:
-    """Manages connections to one PostgreSQL database. Safe to share between tasks of one event
-    loop."""
+    """Tasks of one event loop can share it."""
 
     def __init__(
         self,
@@ -109,8 +104,7 @@ class Database:
         statement_timeout_s: float = STATEMENT_TIMEOUT_S,
         seen_file: Path | None = None,
     ) -> None:
-        """`seen_file` is the file in which processes on this machine record the newest server (see
-        `fence`)."""
+        """`seen_file`: where this machine's processes record the newest server (see `fence`)."""
         self._session_settings = session_settings(statement_timeout_s).encode()
         self._answer_within_s = statement_timeout_s + _ANSWER_SLACK_S
         self.reachability = Reachability(conninfo)
@@ -153,18 +147,15 @@ class Database:
         await self._pool.close()
 
     async def close_old_connections(self) -> None:
-        """Finds out which server is the newest, and closes connections to older servers."""
+        """Those to older servers, once it's found out which is the newest."""
         with contextlib.suppress(psycopg.Error):  # the next connection attempt reports the error
             await self._fence.survey()
 
     @asynccontextmanager
     async def autocommit(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:
-        """Provides a connection on which each statement is its own transaction.
-
-        Pass `organization` for a client's request: organizations take turns, so that no
-        organization can exhaust the pool. Omit `organization` for work of the gateway or an
-        operator.
-        """
+        """Each statement is its own transaction. Pass `organization` for a client's request: they
+        take turns, so none exhausts the pool. Leave it out for the gateway's or an operator's
+        work."""
         if organization is None:
             async with self._connection() as connection:
                 yield connection
@@ -203,8 +194,7 @@ class Database:
 
     @asynccontextmanager
     async def snapshot(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:
-        """Runs a read-only transaction whose statements all see the same state of the database. See
-        `autocommit` for `organization`."""
+        """Read-only; all statements see the same state. `organization` as in `autocommit`."""
         async with self.autocommit(organization) as connection, connection.transaction():
             await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             yield connection
@@ -213,10 +203,9 @@ class Database:
     async def transaction(
         self, organization: Hashable | None = None, *, within: Connection | None = None
     ) -> AsyncIterator[Connection]:
-        """Runs a transaction, which is committed when the block ends, and rolled back if the block
-        raises. Raises `ChangeInDoubt` if the answer to the commit is lost. If `within` is set, the
-        block belongs to the open transaction of that connection. See `autocommit` for
-        `organization`."""
+        """Commits at the end, rolls back if the block raises. ChangeInDoubt if the commit's answer
+        is lost. `within` joins that connection's open transaction. `organization` as in
+        `autocommit`."""
         if within is not None:
             yield within
             return
@@ -233,20 +222,18 @@ class Database:
                 raise
 
     def round_trips(self) -> AbstractAsyncContextManager[RoundTrips]:
-        """Runs a transaction in one or two network round trips. The transaction is rolled back if
-        the block raises. Intended for successive batches, because the connection is retained for
-        the next batch. The session prefers index lookups (see `planning`)."""
+        """In one or two network round trips; rolls back if the block raises. For successive
+        batches: the connection is kept for the next. Prefers index lookups (see `planning`)."""
         return self.round_trips_of(RoundTrips)
 
     def round_trips_of(
         self, create: Callable[[WatchedConnection], T]
     ) -> AbstractAsyncContextManager[T]:
-        """Does the same with a transaction that `create` returns for a connection."""
+        """The same with what `create` makes of a connection."""
         return _RoundTripsBlock(self, create)
 
     def statistics(self) -> dict[str, int]:
-        """Returns the pool's statistics. Idle connections that the ledger retains for its next
-        batch count as available."""
+        """What the ledger keeps idle for its next batch counts as available."""
         counts = self._pool.get_stats()
         counts["pool_available"] = counts.get("pool_available", 0) + len(self._kept)
         return counts
@@ -254,14 +241,13 @@ class Database:
     async def _configure(self, connection: Connection) -> None:
         assert isinstance(connection, WatchedConnection)
         connection.answer_within_s = self._answer_within_s
-        # In our schema, numeric columns have no fractions, so they are read as exact integers. No query
-        # may return numeric[]: the driver rejects elements with more than 20 characters.
+        # Our numerics have no fractions, so read exact integers. Never return numeric[]: the driver
+        # rejects elements of more than 20 characters.
         connection.adapters.register_loader("numeric", IntLoader)
         await connection.execute(self._session_settings)
 
     def _translated(self, error: Exception) -> Exception:
-        """Translates an error of the driver or the pool into one of the gateway's errors. Returns
-        any other error unchanged. After a fault of the server, also starts a check of all idle
+        """Other errors stay. After a fault of the server, also starts a check of all idle
         connections."""
         if isinstance(error, (PoolTimeout, TooManyRequests, PoolClosed)):
             return _pool_exhausted()
@@ -273,9 +259,8 @@ class Database:
         return error
 
     def _discard_dead_connections(self) -> None:
-        """Starts a task that checks all idle connections and discards dead ones, unless such a task is
-        running. If a server does not respond, its idle connections look usable, and each of them would
-        make another request wait for the answer until its time limit."""
+        """One task at a time. If a server hangs, its idle connections look usable, and each would
+        make another request wait until its time limit."""
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self._check_connections())
 
@@ -287,7 +272,7 @@ class Database:
 async def _take(
     pool: AsyncConnectionPool[WatchedConnection], reachability: Reachability
 ) -> WatchedConnection:
-    """Returns a connection of the pool, which replaces connections that were lost while idle."""
+    """Replaces those that were lost while idle."""
     async with reachability.waiting():
         while (connection := await pool.getconn()).is_lost():
             await pool.putconn(connection)
@@ -295,9 +280,8 @@ async def _take(
 
 
 class KeptConnections:
-    """Retains a few connections between transactions, instead of returning them to the pool. The
-    ledger writes one batch after the other. In a busy process, taking a connection from the pool
-    and returning it would take a tenth of the time of a batch."""
+    """The ledger writes batch after batch. Taking a connection from a busy pool and returning it
+    would cost a tenth of a batch's time."""
 
     def __init__(
         self,
@@ -308,15 +292,15 @@ class KeptConnections:
         self._pool = pool
         self._reachability = reachability
         self._kept_max = kept_max
-        # Idle retained connections. The most recently used connection is the last.
+        # The last used one is last.
         self._idle: list[WatchedConnection] = []
 
     def __len__(self) -> int:
         return len(self._idle)
 
     async def take(self) -> WatchedConnection:
-        """Returns a connection for exclusive use, whose session prefers index lookups. Raises the
-        errors of the pool and the driver, or `DatabaseUnreachable`."""
+        """For exclusive use; prefers index lookups. Raises the pool's and the driver's errors, or
+        DatabaseUnreachable."""
         while self._idle:
             if not (connection := self._idle.pop()).is_lost():
                 return connection
@@ -333,8 +317,7 @@ class KeptConnections:
         return connection
 
     async def give_back(self, connection: WatchedConnection) -> None:
-        """Takes back a connection whose transaction has ended or failed: retains it or returns it
-        to the pool."""
+        """Keeps it or returns it to the pool, even if its transaction failed."""
         if (
             connection.pgconn.transaction_status == _IDLE
             and asyncio.get_running_loop().time() < connection.kept_until
@@ -345,19 +328,18 @@ class KeptConnections:
             await self._pool.putconn(connection)
 
     async def release(self) -> None:
-        """Returns all idle connections to the pool."""
         while self._idle:
             await self._pool.putconn(self._idle.pop())
 
     async def close(self) -> None:
-        """Returns all idle connections to the pool, and retains no connection from now on."""
+        """Keeps none from now on."""
         self._kept_max = 0
         await self.release()
 
 
 class _RoundTripsBlock(AbstractAsyncContextManager[T]):
-    """Implements `Database.round_trips_of` as a class, because a class is several times faster than
-    nested generator context managers, and this code runs for every batch of the ledger."""
+    """A class, because that's several times faster than nested generator context managers, and runs
+    for every batch."""
 
     __slots__ = ("_create", "_database", "_trips")
 
@@ -404,8 +386,7 @@ class _RoundTripsBlock(AbstractAsyncContextManager[T]):
 
 
 def operator_reason(error: BaseException) -> str:
-    """Returns the server's or driver's message, for operators. The message may name hosts and files
-    of the server, so clients get the gateway's own message instead."""
+    """For operators: it may name hosts and files. Clients get the gateway's own message."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, DatabaseUnreachable):

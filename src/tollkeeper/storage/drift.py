@@ -1,6 +1,5 @@
-"""Contains the SQL for drift: the counts of the values of calibrated policies at the time of their
-calibration and in the last seven days. A value is the calibrated probability in a verdict (the result of
-a policy for one call)."""
+"""Drift: a calibrated policy's values when it was calibrated and in the last seven days. A value is
+the calibrated probability in a verdict."""
 
 from dataclasses import dataclass
 from typing import Any, LiteralString
@@ -11,19 +10,17 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.policy import JudgeFormat
 from tollkeeper.storage.database import Connection
 
-# The number of days, including today, whose values count as recent.
+# Including today.
 _RECENT_DAYS = 7
 
 
 @dataclass(frozen=True, slots=True)
 class ValueCounts:
-    """Contains the number of a policy's values in each tenth of the scale from 0 to 1, at the time
-    of its calibration and in the last seven days (`now`)."""
+    """By tenth of the scale from 0 to 1, at the calibration and in the last seven days (`now`)."""
 
     organization_id: OrganizationId
     policy_id: str
     policy_name: str
-    # The number of the calibration.
     calibration: int
     at_calibration: tuple[int, ...]
     now: tuple[int, ...]
@@ -32,8 +29,7 @@ class ValueCounts:
 async def find_of_policy(
     connection: Connection, organization_id: OrganizationId, policy_id: str, judge: JudgeFormat
 ) -> ValueCounts | None:
-    """Returns the counts of one policy. Returns None if the policy has no active calibration for this
-    judge and the published rule."""
+    """None without an active calibration for this judge and the published rule."""
     parameters = _parameters(judge) | {
         "organization_id": organization_id,
         "policy_id": policy_id,
@@ -52,8 +48,8 @@ def _parameters(judge: JudgeFormat) -> dict[str, Any]:
     return {"model": judge.model, "prompt_format": judge.prompt_format, "days": _RECENT_DAYS}
 
 
-# Verdicts from before the calibration was activated have no calibrated values. Verdicts are counted
-# by day, so only the days after the day of the activation are read.
+# Earlier verdicts have no calibrated values, and they're counted by day, so this begins the day
+# after the activation.
 _SELECT: LiteralString = """
     SELECT p.organization_id, p.id, p.name, c.number, c.report -> 'after' -> 'reliability',
         coalesce(jsonb_object_agg(n.tenth::text, n.asked) FILTER (WHERE n.tenth IS NOT NULL), '{}')

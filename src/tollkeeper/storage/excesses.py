@@ -1,7 +1,5 @@
-"""Contains the SQL for observed excesses: calls that cost more than their holds.
-
-One row for each model, backend and day holds the largest excess of the day, in relation to the hold.
-"""
+"""Calls that cost more than their holds: per model, backend and day, the largest excess in relation
+to the hold."""
 
 from collections.abc import Iterable
 from typing import LiteralString
@@ -12,12 +10,12 @@ from tollkeeper.domain.excess import EXCESS_LIFETIME_DAYS, Excess, largest
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.round_trips import BoundStatement, Statement
 
-# The maximum number of rows that a process reads.
+# Per process.
 _ROWS_MAX = 10_000
 _encode = msgspec.json.Encoder().encode
 
-# Equal cases replace each other too, because the newer one halves later. Products are compared, because
-# a quotient would be rounded.
+# Equal cases replace each other too, as the newer one halves later. Compares products: a quotient
+# would be rounded.
 _NOTE = Statement(
     "tollkeeper_note_excesses",
     """
@@ -42,8 +40,8 @@ def note_statement(cases: Iterable[Excess]) -> BoundStatement:
 
 
 async def find_recent(connection: Connection, now: int) -> list[Excess]:
-    """Returns the excesses that still count, newest first. Their times are those of the clock that
-    says `now`, because the clocks of the gateway and of the database may differ."""
+    """Newest first. Times are by the clock that says `now`: the gateway's and the database's may
+    differ."""
     cursor = await connection.execute(
         _FIND, {"days": EXCESS_LIFETIME_DAYS, "limit": _ROWS_MAX}, prepare=False
     )
@@ -62,8 +60,8 @@ _FIND: LiteralString = """
 
 
 async def find_latest(connection: Connection, within_s: float) -> list[Excess]:
-    """Returns the latest excess of each model at each backend within the last `within_s` seconds, in
-    the order of their names, and deletes those that no longer count."""
+    """Each model's and backend's latest within `within_s`, by name. Deletes those that no longer
+    count."""
     await connection.execute(
         """
         DELETE FROM observed_excesses
@@ -84,7 +82,7 @@ _FIND_LATEST: LiteralString = """
 
 
 async def forget(connection: Connection, model: str, backend: str | None) -> int:
-    """Deletes the excesses of a model, at one backend or at all. Returns the number of rows."""
+    """No backend means all. Returns the number of rows."""
     cursor = await connection.execute(
         "DELETE FROM observed_excesses WHERE model = %s AND backend = coalesce(%s, backend)",
         (model, backend),

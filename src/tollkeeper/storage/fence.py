@@ -1,17 +1,12 @@
-"""Fences off old PostgreSQL servers: the gateway writes only to the newest server that it knows.
-
-After a failover, the old primary may come back and accept writes in parallel with the promoted
-server. PostgreSQL increments its timeline number when a standby is promoted, or when a backup is
-restored to a point in time. So the server with the lower timeline is the old one. Two copies of one
-server can be promoted to the same number. So the first process that uses a server on a timeline
-writes a random token for this timeline (its history), and a server with the same timeline and
-another history is refused. A copy that was loaded from a dump is another database, even on the same
-server. The gateway learns about the newest server from four sources: its own connections, a file
-that earlier processes on this machine wrote, the other hosts in the database address, and the row
-of the table `server_fence` on each server. Each process writes the rank (epoch and timeline) of the
-newest server that the process knows into this row, on every server that accepts writes, even on an
-old server. So processes that can connect only to the old server reject that server too.
-"""
+"""Fences off old PostgreSQL servers: we only write to the newest one we know. After a failover, the
+old primary may come back and accept writes beside the promoted server. PostgreSQL's timeline number
+grows with each promotion or point-in-time restore, so the lower one is old. Two copies can be
+promoted to the same number, so the first process on a timeline writes a random token (its history),
+and the same timeline with another history is refused. A loaded dump is another database, even on
+the same server. We learn about the newest server from our connections, a file of this machine's
+earlier processes, the address's other hosts, and each server's `server_fence` row. Each process
+writes the newest rank (epoch and timeline) it knows there, on every writable server, even an old
+one, so those who only reach the old one refuse it too."""
 
 import asyncio
 import json
@@ -30,13 +25,12 @@ from tollkeeper.storage.reachability import Reachability, unreachable_detail
 from tollkeeper.storage.sessions import session_conninfo, session_conventions, single_hosts
 from tollkeeper.storage.watched_connection import WatchedConnection
 
-# The maximum time that a survey (asking all hosts which server is the newest) waits for one host.
+# How long a survey of all hosts waits for each.
 _ANSWER_WITHIN_S = 1.0
 _log = LateLogger("tollkeeper.fence")
 
-# The timeline is NULL on a standby. The query reads the timeline from the name of the current WAL
-# file, which begins with the timeline in hex, because `pg_control_checkpoint` still shows the old
-# timeline for a short time after a promotion.
+# NULL on a standby. From the WAL file's name, which begins with the timeline in hex:
+# `pg_control_checkpoint` lags behind after a promotion.
 _IDENTIFY: LiteralString = """
     SELECT c.system_identifier, (SELECT oid::bigint FROM pg_database WHERE datname = current_database()),
         CASE WHEN NOT pg_is_in_recovery() THEN
@@ -66,8 +60,7 @@ _ACCEPT: LiteralString = """
         seen_timeline = %(timeline)s, seen_system_identifier = %(system_identifier)s,
         seen_database = %(database)s, seen_history = %(history)s
 """
-# Commits do not wait for a synchronous standby, because the standby of an old primary may no longer
-# follow this primary.
+# An old primary's standby may no longer follow it, so don't wait for it.
 _COMMIT_WITHOUT_STANDBY: LiteralString = "SET LOCAL synchronous_commit TO local"
 
 
@@ -77,18 +70,16 @@ class ServerFenced(psycopg.OperationalError):
 
 
 class Rank(NamedTuple):
-    """Contains a server's rank, which tells how new the server is. The timelines of two servers are
-    compared only if their epochs are equal. An operator increments the epoch with `tollkeeper database
-    accept`."""
+    """How new a server is. Timelines only compare within an epoch. Operators increment the epoch
+    with `tollkeeper database accept`."""
 
     epoch: int
     timeline: int
     system_identifier: int
-    # The number (oid) of the database on the server. A dump that was loaded beside the original has
-    # another one. None only in a file of an older version.
+    # Its oid: a dump that's loaded beside the original has another one. None only in an older
+    # version's file.
     database: int | None = None
-    # The token of the timeline; None if no process has written it yet, or in a file of an older
-    # version.
+    # The timeline's token; None if unwritten, or in an older version's file.
     history: str | None = None
 
     def is_newer_than(self, other: "Rank | None") -> bool:
@@ -97,8 +88,8 @@ class Rank(NamedTuple):
         return self.is_same_database(other) and self.timeline > other.timeline
 
     def is_fenced_by(self, other: "Rank | None") -> bool:
-        """Tells whether a server with this rank is fenced off if `other` is the newest. A different
-        database or history with the same epoch cannot be compared, so it is fenced off too."""
+        """If `other` is the newest. Another database or history of the same epoch can't be
+        compared, so it's fenced off too."""
         return not self.is_newer_than(other) and not self.is_same(other)
 
     def is_same(self, other: "Rank | None") -> bool:
@@ -129,55 +120,49 @@ def _are_equal_if_known(one: object, other: object) -> bool:
 class Server:
     name: str
     conninfo: str
-    # None for a standby, or for a PostgreSQL-compatible service without the functions in
-    # `_IDENTIFY`.
+    # None for a standby, or a service without the functions in `_IDENTIFY`.
     rank: Rank | None
-    # The rank of the newest server that any process has recorded in this server's `server_fence`
-    # row.
+    # Of the newest server that any process recorded in this one's row.
     seen: Rank | None
     accepts_writes: bool
-    # Tells whether the table `server_fence` exists. A new database has no tables.
+    # A new database has no tables.
     has_fence: bool = False
     started_at: datetime | None = None
 
 
 class Fence:
-    """Tracks the newest server that this process knows, and checks each new connection. Safe to
-    share between tasks of one event loop."""
+    """The newest server this process knows; checks each new connection. Tasks of one event loop can
+    share it."""
 
     def __init__(
         self, conninfo: str, seen_file: Path | None, *, before_migrating: bool = False
     ) -> None:
-        """`seen_file` is the file in which earlier processes on this machine recorded the newest
-        server. With `before_migrating`, no server without the table `server_fence` is refused,
-        because `accept` needs this table."""
+        """`seen_file`: what this machine's earlier processes recorded. `before_migrating` doesn't
+        refuse servers without `server_fence`, because `accept` needs that table."""
         self._conninfo = conninfo
         self._seen_file = seen_file
         self._before_migrating = before_migrating
         self._newest: Rank | None = None
-        # False if the newest server is known only from a file that was written for other database
-        # hosts.
+        # False if it's only known from a file for other database hosts.
         self._is_of_these_hosts = False
-        # The content of `seen_file` as it was last read or written; None if there is no such file.
+        # `seen_file` as last read or written.
         self._saved: dict[str, Any] | None = None
         self._address: str | None = None
         self._surveying: asyncio.Task[str] | None = None
         self._connections: WeakSet[FencedConnection] = WeakSet()
-        # From the last survey: one sentence about each old server that accepts writes.
+        # From the last survey, a sentence for each old one that accepts writes.
         self.old_servers: tuple[str, ...] = ()
 
     async def address(self) -> str:
-        """Returns the address that the last survey found, or runs a survey."""
+        """As the last survey found it; otherwise runs one."""
         return self._address or await self.survey()
 
     def forget_address(self) -> None:
-        """Makes the next connection survey all servers again."""
         self._address = None
 
     async def survey(self) -> str:
-        """Asks every host, and returns the newest server's address, or the address of all hosts if no
-        server accepts writes. Raises ServerFenced if no server that accepts writes may be used. Only
-        one survey runs at a time; concurrent callers share its result."""
+        """The newest server's address, or that of all hosts if none accepts writes. ServerFenced if
+        none that does may be used. Concurrent callers share one survey."""
         if self._surveying is None or self._surveying.done():
             self._surveying = asyncio.create_task(self._survey())
         return await asyncio.shield(self._surveying)
@@ -188,7 +173,7 @@ class Fence:
             await asyncio.gather(self._surveying, return_exceptions=True)
 
     async def admit(self, connection: "FencedConnection") -> None:
-        """Checks the server of a new connection. Raises ServerFenced if the server is old."""
+        """ServerFenced if the new connection's server is old."""
         server = await _identify(connection, f"{connection.info.host}:{connection.info.port}", "")
         self._note(server.rank)
         self._note(server.seen)
@@ -198,12 +183,11 @@ class Fence:
         self._connections.add(connection)
 
     async def accept(self) -> Rank:
-        """Gives the server that accepts writes a higher epoch than all other servers, and returns
-        its new rank. Raises StateConflict unless exactly one server accepts writes and it has the
-        table `server_fence`."""
+        """Gives the writable server the highest epoch. StateConflict unless exactly one accepts
+        writes and has `server_fence`."""
         self._read_saved()
         writable = [server for server in await self._ask_all() if server.accepts_writes]
-        # Two entries with the same start time are one server that has two host names.
+        # The same start time means one server with two host names.
         if len({server.started_at for server in writable}) != 1:
             names = ", ".join(server.name for server in writable) or "none"
             raise StateConflict(
@@ -232,8 +216,7 @@ class Fence:
         return self._address
 
     async def _compare_servers(self) -> tuple[str, tuple[str, ...]]:
-        """Returns the address for new connections, and one sentence about each old server that accepts
-        writes."""
+        """For new connections, and a sentence for each old server that accepts writes."""
         self._read_saved()
         servers = await self._ask_all()
         writable = [server for server in servers if server.accepts_writes]
@@ -244,8 +227,7 @@ class Fence:
                 f"{' and '.join(server.name for server in newest)} accept writes, and none of them "
                 f"is newer ({'; '.join(str(server.rank) for server in newest)}): stop all but one"
             )
-        # The newest servers come first, because `_note` keeps the first of two ranks that cannot be
-        # compared.
+        # Newest first, because `_note` keeps the first of two that can't be compared.
         for server in (*newest, *servers):
             self._note(server.rank)
             self._note(server.seen)
@@ -253,23 +235,20 @@ class Fence:
         await asyncio.gather(*(self._mark(server) for server in writable))
         for server in newest:
             self._refuse_old(server)
-        # If no server accepts writes, return all hosts: the driver's attempt to connect then fails
-        # with an explanation.
+        # If none accepts writes, return all hosts: the driver then fails with an explanation.
         address = newest[0].conninfo if newest else session_conninfo(self._conninfo)
         return address, tuple(self._why_old(server) for server in writable if server not in newest)
 
     async def _ask_all(self) -> list[Server]:
         hosts = single_hosts(session_conninfo(self._conninfo))
-        # With several hosts, ask every host, whether it accepts writes or not. A single host name
-        # may resolve to several servers, so the driver chooses one of them by the attributes in the
-        # address.
+        # Of several hosts, ask each, writable or not. A single name may resolve to several servers,
+        # so the driver picks one by the address's attributes.
         attributes = {"target_session_attrs": "any"} if len(hosts) > 1 else {}
         answers = await asyncio.gather(*(self._ask(*host, **attributes) for host in hosts))
         return [server for server in answers if server is not None]
 
     async def _ask(self, name: str, conninfo: str, **attributes: Any) -> Server | None:
-        """Connects to the address, with `attributes` instead of the attributes in the address. Returns
-        a description of the server, or None if no server answers in time."""
+        """With `attributes` instead of the address's own. None if no server answers in time."""
         try:
             async with asyncio.timeout(_ANSWER_WITHIN_S):
                 connection = await WatchedConnection.connect(
@@ -280,8 +259,8 @@ class Fence:
         except (psycopg.Error, TimeoutError):
             return None
         if self._newest is not None:
-            # Record the rank at once, so that connections to an old server are closed without
-            # waiting for hosts that do not answer.
+            # At once, so connections to an old server close without waiting for hosts that don't
+            # answer.
             self._note(server.rank)
         return server
 
@@ -295,7 +274,7 @@ class Fence:
             raise ServerFenced(self._why_old(server))
 
     def _why_old(self, server: Server) -> str:
-        # A server can be refused because of a rank that only other processes have written to it.
+        # A rank that only other processes wrote to it can get a server refused.
         assert server.rank is not None
         newest = self._newest if server.rank.is_fenced_by(self._newest) else server.seen
         return (
@@ -304,8 +283,7 @@ class Fence:
         )
 
     def _note(self, rank: Rank | None, *, is_of_these_hosts: bool = True) -> None:
-        """Records a server's rank. If it is the newest known rank, closes connections to older
-        servers."""
+        """If it's the newest, closes connections to older servers."""
         if rank is None:
             return
         if rank.is_same(self._newest):
@@ -330,9 +308,8 @@ class Fence:
             _log.error("connections to an old database server are closed", newest=str(self._newest))
 
     async def _mark(self, server: Server) -> None:
-        """Writes the rank of the newest server to this server's `server_fence` row, for processes
-        that can connect only to this server. Does nothing if the newest server is known only from a
-        file that was written for other hosts: then this database may be a copy for a separate
+        """Writes the newest rank to this server's row, for those who only reach this one. Not if
+        it's only known from a file for other hosts: this database may be a copy for another
         installation."""
         newest = self._newest
         assert newest is not None
@@ -355,7 +332,7 @@ class Fence:
             return
         try:
             self._saved = json.loads(self._seen_file.read_text())
-            # An older version wrote fewer values, and a newer version may write more.
+            # An older version wrote fewer values, a newer one may write more.
             rank = Rank(*self._saved["newest"][: len(Rank._fields)])
             self._note(rank, is_of_these_hosts=self._saved["hosts"] == self._hosts)
             if len(self._saved["newest"]) < len(Rank._fields):
@@ -374,8 +351,7 @@ class Fence:
             )
 
     def _save(self) -> None:
-        """Writes the newest server's rank to the file. Does nothing if the file already contains it, or
-        if this rank is known only from a file that was written for other database hosts."""
+        """Only if it's new, and not just known from a file for other hosts."""
         content = {"newest": self._newest and list(self._newest), "hosts": self._hosts}
         if self._seen_file is None or not self._is_of_these_hosts or content == self._saved:
             return
@@ -388,7 +364,7 @@ class Fence:
             temporary.replace(self._seen_file)
             self._saved = content
         except OSError as exc:
-            # Not logged as an error, because a command may run without a data folder.
+            # No error: a command may run without a data folder.
             _log.info(
                 "the newest server's rank was not saved", file=str(exc.filename), reason=str(exc)
             )
@@ -399,7 +375,7 @@ class Fence:
 
 
 class FencedConnection(WatchedConnection):
-    """Represents a connection to the newest server."""
+    """To the newest server."""
 
     rank: Rank | None = None
 
@@ -426,10 +402,9 @@ class FencedConnection(WatchedConnection):
 def find_newest_server(
     conninfo: str, seen_file: Path | None, *, before_migrating: bool = False
 ) -> tuple[str, tuple[str, ...]]:
-    """Returns the newest server's address, and one sentence about each old server that accepts
-    writes. If no server accepts writes or can be reached, returns the address of all hosts. Used by
-    commands before they start an event loop. Raises Unavailable if no server that accepts writes may
-    be used, or if `conninfo` is malformed. See `Fence` for `before_migrating`."""
+    """For commands, before they start an event loop. Also a sentence for each old server that
+    accepts writes. All hosts if none accepts writes or answers. Unavailable if none that does may
+    be used, or `conninfo` is malformed. `before_migrating` as in `Fence`."""
     fence = Fence(conninfo, seen_file, before_migrating=before_migrating)
     try:
         return asyncio.run(fence.survey()), fence.old_servers
@@ -442,7 +417,7 @@ def _is_outranked(server: Server, others: list[Server]) -> bool:
 
 
 async def _identify(connection: WatchedConnection, name: str, conninfo: str) -> Server:
-    """Asks the server for its rank. Also sets the connection's `answer_within_s` and conventions."""
+    """Also sets the connection's `answer_within_s` and conventions."""
     connection.answer_within_s = _ANSWER_WITHIN_S
     try:
         await connection.execute(session_conventions().encode())

@@ -1,5 +1,5 @@
-"""Contains the SQL for idempotency records: one row for each object that was created with an
-Idempotency-Key, written in the same transaction as the object."""
+"""A row per object that was created with an Idempotency-Key, written in the object's
+transaction."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,8 +10,7 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.errors import IdempotencyConflict
 from tollkeeper.storage.database import Connection
 
-# The maximum time that a second request with the same key waits for the first request to end. Then
-# the second request is rejected.
+# A second request waits this long for the first, then it's rejected.
 _LOCK_TIMEOUT_MS = 3000
 
 
@@ -26,16 +25,15 @@ class Record:
     request_digest: bytes
     resource_id: str
     created_at: int
-    # The encrypted secret of a created key, which a repeated request gets again for a limited time.
+    # Of a created key, encrypted: a repeated request gets it again for a while.
     sealed_secret: bytes | None
 
 
 async def claim(
     connection: Connection, key: RecordKey, *, request_digest: bytes, resource_id: str, now: int
 ) -> bool:
-    """Writes the record for this key. Returns True if this is the first request with the key,
-    otherwise False. A concurrent request with the same key waits until the first transaction ends.
-    If that transaction is committed, the waiting request gets False, otherwise True."""
+    """True for the first request with the key. A concurrent one waits for that transaction: False
+    if it commits, otherwise True."""
     await connection.execute(f"SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS:d}")
     try:
         cursor = await connection.execute(
@@ -78,8 +76,7 @@ async def keep_secret(connection: Connection, key: RecordKey, sealed_secret: byt
 
 
 async def forget_secrets(connection: Connection, *, before: int) -> int:
-    """Deletes the secrets of records that were created until `before` (Unix time). Returns their
-    number."""
+    """Of those created until `before` (Unix time). Returns the number."""
     cursor = await connection.execute(
         """
         UPDATE idempotency_records SET sealed_secret = NULL

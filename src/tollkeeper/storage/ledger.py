@@ -1,10 +1,7 @@
-"""Contains the SQL of the hold transaction, which locks accounts, reads the data for the admission
-decision, and writes accounts and holds.
-
-The order of locks is fixed: first accounts in the order of organization ids, then rows that belong to
-the accounts. Every transaction that changes an account, a project's account, or a row that an admission
-reads (a key or a project) locks the organization's account first.
-"""
+"""The hold transaction: locks accounts, reads what admission needs, writes accounts and holds.
+Locks have a fixed order: accounts by organization id, then rows that belong to them. Whoever
+changes an account, a project's account or a row that admission reads (a key or a project) locks the
+organization's account first."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -31,19 +28,18 @@ from tollkeeper.storage.price_columns import PRICE_COLUMNS, prices
 from tollkeeper.storage.processes import heartbeat
 from tollkeeper.storage.round_trips import BoundStatement, Rows, Statement, id_array, run_alone
 
-# Rows are sent as one JSON parameter, because converting one array per column would take more time
-# than all other work of the ledger. PostgreSQL reads JSON integers of any size exactly.
+# One JSON parameter: an array per column would take more time than all else in the ledger.
+# PostgreSQL reads JSON integers of any size exactly.
 _encode = msgspec.json.Encoder().encode
 _CACHED_PRICES_MAX = 1024
 
 
 async def use_asynchronous_commit(connection: Connection) -> None:
-    """Makes the later commit of this transaction return before the transaction is written to disk.
-    Only a crash of PostgreSQL or of its machine can lose the transaction."""
+    """The commit won't wait for the disk. Only a crash of PostgreSQL or its machine can lose it."""
     await connection.execute("SET LOCAL synchronous_commit TO off")
 
 
-# Does the same in a transaction of one round trip.
+# The same in one round trip.
 COMMIT_ASYNCHRONOUSLY = Statement(
     "tollkeeper_commit_asynchronously",
     "SELECT set_config('synchronous_commit', 'off', true)",
@@ -52,11 +48,9 @@ COMMIT_ASYNCHRONOUSLY = Statement(
 
 
 def fast_transaction(lock_wait_s: float | None) -> BoundStatement:
-    """Returns the first statement of a hold transaction, which changes settings for this
-    transaction. The commit does not wait for the disk. Lock waits are limited to `lock_wait_s`, or to
-    the connection's lock timeout if `lock_wait_s` is None. If this process stops between two
-    statements, the server ends the session after three seconds, so that accounts do not stay
-    locked."""
+    """First in a hold transaction: the commit doesn't wait for the disk, locks wait `lock_wait_s`
+    (None: the connection's timeout). If this process stops between two statements, the server ends
+    the session after three seconds, so accounts don't stay locked."""
     lock_timeout = None if lock_wait_s is None else b"%dms" % max(1, round(lock_wait_s * 1000))
     return _FAST_TRANSACTION.bind_texts(lock_timeout)
 
@@ -78,10 +72,8 @@ async def lock_accounts(
     keys: Sequence[KeyId],
     limits: DefaultLimits,
 ) -> LockedAccounts:
-    """Locks the accounts of the projects in their fixed order. Returns the accounts' states, to
-    which the unspent amounts of resolved holds are already added (folded). Deletes the folded rows
-    from `unfolded`, so the caller must write the states. Omits accounts, projects and keys that do
-    not exist."""
+    """In their fixed order, with resolved holds' unspent amounts folded in. Deletes those rows from
+    `unfolded`, so you must write the states. Leaves out what doesn't exist."""
     subjects = (
         [organization_id.int for organization_id, _ in projects],
         [project_id.int for _, project_id in projects],
@@ -106,7 +98,7 @@ def capped_organizations(locked: LockedAccounts) -> Iterator[OrganizationId]:
 
 
 async def recount_caps(connection: Connection, capped: Iterable[OrganizationId]) -> None:
-    """Creates the missing counters of present periods, after the clock was set back."""
+    """After the clock was set back."""
     for organization_id in capped:
         await cap_counts.recount(connection, organization_id)
 
@@ -114,9 +106,8 @@ async def recount_caps(connection: Connection, capped: Iterable[OrganizationId])
 def lock_statements(
     organization_ids: Iterable[int], project_ids: Iterable[int], key_ids: Iterable[int]
 ) -> tuple[BoundStatement, ...]:
-    """Returns the statements of `lock_accounts` in the order in which they must run.
-    `locked_accounts` reads their rows. The organizations are those of the projects, in the same
-    order. An id may occur several times."""
+    """Those of `lock_accounts`, to be run in this order; `locked_accounts` reads the rows. The
+    organizations are the projects', in the same order; ids may repeat."""
     organizations, projects = id_array(organization_ids), id_array(project_ids)
     return (
         _LOCK_ACCOUNTS.bind_texts(organizations),
@@ -133,7 +124,7 @@ def locked_accounts(results: Sequence[Rows], limits: DefaultLimits) -> LockedAcc
     for row in accounts:
         states[row[0]] = account_of(row, limits)
         epochs[row[0]] = row[6]
-    # `first_key_id` is the first key in the chain of rotations, if the key was rotated.
+    # `first_key_id`: the first in the chain, if the key was rotated.
     for _, organization_id, key_id, first_key_id, models, *key in clock_and_keys:
         if key_id is not None:
             states[organization_id].keys[key_id] = key_status_of(*key)
@@ -159,9 +150,9 @@ _LOCK_ACCOUNTS = Statement(
     FROM accounts WHERE organization_id = ANY (%s) ORDER BY organization_id FOR UPDATE
     """,
 )
-# Reads the time of the whole batch from the server's clock, and the keys. The statement is separate
-# from `_LOCK_ACCOUNTS`, because it must begin after the accounts are locked. Otherwise a transaction
-# could see an earlier time than the transaction that held the lock before.
+# The batch's time, by the server's clock, and the keys. Apart from `_LOCK_ACCOUNTS`, because it
+# must begin after that. Otherwise it could see an earlier time than the transaction that held the
+# lock before.
 _READ_CLOCK_AND_KEYS = Statement(
     "tollkeeper_clock_and_keys",
     """
@@ -173,14 +164,11 @@ _READ_CLOCK_AND_KEYS = Statement(
     LEFT JOIN project_keys k ON k.organization_id = ANY (%s) AND k.id = ANY (%s)
     """,
 )
-# Returns one row without a fold for each project of the batch, and one row for each fold: the sums of
-# rows in `unfolded`, which are resolutions, and marks of unsettled calls, that are not yet added to the
-# accounts. A project may occur in several rows. Each row of `unfolded` is folded only once, because this
-# statement deletes the row. `was_unsettled` is true if this statement sees a mark of the resolved
-# reservation. The amount of such a mark is already in the unsettled amount, or its row is among the rows
-# that this statement returns. Marks come first (`ORDER BY w.kind DESC`), because the resolution of a
-# marked reservation reduces the unsettled amount. The caps of these organizations are counted here too
-# (`COUNT_FOLDED`).
+# A row without a fold per project, and one per fold: sums of `unfolded` rows, resolutions and
+# marks. This deletes them, so each is folded once. `was_unsettled`: this statement sees the
+# resolved reservation's mark, whose amount is already in the unsettled amount, or among these rows.
+# Marks come first (`ORDER BY w.kind DESC`), because a marked one's resolution reduces the unsettled
+# amount. `COUNT_FOLDED` counts the caps here too.
 _PROJECTS_AND_FOLDS = Statement(
     "tollkeeper_projects_and_folds",
     """
@@ -220,7 +208,7 @@ _PROJECTS_AND_FOLDS = Statement(
     ORDER BY w.kind DESC
     """,
 )
-# The index of the first column about a fold in the rows of `_PROJECTS_AND_FOLDS`.
+# Where a fold's columns begin in `_PROJECTS_AND_FOLDS`.
 _FOLD_AT = 12
 
 
@@ -238,10 +226,8 @@ def write_states_statements(
 def write_holds_statements(
     process_id: UUID, holds: Sequence[Hold], accounts: LockedAccounts
 ) -> tuple[BoundStatement, ...]:
-    """Returns the statements that write the locked accounts and the reservations of their holds.
-    The statements also renew the process's lease, which shows that the process is alive. If another
-    process has declared this process dead, the statements register this process again, so that
-    every hold belongs to a registered process."""
+    """Writes locked accounts and reservations, and renews the process's lease. If others have
+    declared it dead, registers it again: every hold belongs to a registered process."""
     groups = []
     for group, members in _groups(holds):
         group.holds = [*starmap(_OwnColumns, map(_own_values, members))]
@@ -254,8 +240,7 @@ def write_holds_statements(
 
 
 def _groups(holds: Sequence[Hold]) -> Iterator[tuple[Any, list[Hold]]]:
-    """Yields a `_HoldGroup` and its holds for each key, model and prices. If the prices of a hold depend
-    on its bounds, the hold forms its own group."""
+    """By key, model and prices. A hold whose prices depend on its bounds is its own group."""
     for _, group in groupby(sorted(holds, key=_key), _sharing):
         members = [*group]
         parts = [[hold] for hold in members] if _has_own_prices(members[0]) else [members]
@@ -265,14 +250,13 @@ def _groups(holds: Sequence[Hold]) -> Iterator[tuple[Any, list[Hold]]]:
 
 
 def _has_own_prices(hold: Hold) -> bool:
-    """Tells whether the prices with which the hold was computed depend on its bounds."""
+    """They depend on the hold's bounds."""
     return bool(hold.pricing.variants or hold.bounds.writes_images)
 
 
 def _special_prices(hold: Hold) -> dict[str, Any]:
-    """Returns the price columns that are not the prices of `hold.pricing`. If the answer may be
-    charged at several prices, the columns contain the prices with which the hold was computed, and
-    `price_variants` contains all possible prices."""
+    """Those that aren't `hold.pricing`'s. If several prices are possible, the columns have the one
+    it was computed with, and `price_variants` all."""
     if not _has_own_prices(hold):
         return {}
     return _price_columns(dearest_prices(hold.pricing, hold.bounds), hold.pricing)
@@ -320,7 +304,7 @@ def _state_documents(states: dict[OrganizationId, AccountState]) -> tuple[bytes,
     return _encode(accounts), _encode(projects)
 
 
-# The fields whose values become the columns of the statements below, in the statements' order.
+# Fields whose values become columns below, in that order.
 _SPEND = {
     "held": "spend.held_picousd",
     "unsettled": "spend.unsettled_picousd",
@@ -339,7 +323,7 @@ _PROJECT = {
     "rate_at_us": "rate_at_us",
     **_SPEND,
 }
-# The columns of a hold that other holds of the same key and model have too, and all other columns.
+# What holds of the same key and model share, and the rest.
 _SHARED = {
     "organization_id": "organization_id",
     "project_id": "project_id",
@@ -358,8 +342,7 @@ _OWN = {
     "input_audio_tokens_max": "bounds.input_audio_tokens",
     "output_audio_tokens_max": "bounds.output_audio_tokens_each",
 }
-# The structs with the values of these columns, which become JSON objects. JSON omits the columns of a
-# hold that are zero or not set.
+# Become JSON objects, without the columns of a hold that are zero or unset.
 _AccountColumns = msgspec.defstruct("_AccountColumns", ["organization_id", *_ACCOUNT], gc=False)
 _ProjectColumns = msgspec.defstruct(
     "_ProjectColumns", ["organization_id", "project_id", *_PROJECT], gc=False
@@ -379,7 +362,7 @@ _account_values = attrgetter(*_ACCOUNT.values())
 _project_values = attrgetter(*_PROJECT.values())
 _shared_values = attrgetter(*_SHARED.values())
 _own_values = attrgetter("id", *_OWN.values())
-# A key belongs to one project of one organization. An integer compares faster than a UUID.
+# A key belongs to one project of one organization. Integers compare faster than UUIDs.
 _key = attrgetter("key_id.int")
 _sharing = attrgetter(*("key_id.int", "model", "pricing", "bounds.writes_images"))
 
@@ -437,9 +420,9 @@ _WRITE_HOLDS = Statement(
 
 
 async def write_trial(connection: Connection, process_id: UUID, reservation_id: UUID) -> None:
-    """Tests whether holds can be written, in a transaction that the caller must roll back: runs the
-    statements of a hold for an organization that does not exist, and writes an empty reservation for
-    an arbitrary project whose row is not locked. So only a lock on a whole table makes it wait."""
+    """Runs a hold's statements for an organization that doesn't exist, and an empty reservation for
+    any project whose row isn't locked, so only a lock on a whole table makes it wait. Roll it
+    back."""
     await connection.execute("SET LOCAL lock_timeout TO '1s'")
     nobody = (reservation_id.int,)
     for statement in (*lock_statements(nobody, nobody, nobody), *write_states_statements({})):
@@ -465,15 +448,14 @@ async def restore_holds(
     *,
     time_from_id: bool = False,
 ) -> None:
-    """Rewrites reservations that the database has lost after their commit, because PostgreSQL
-    crashed before the commit was on disk, or failed over. The money is no longer held, so the new
-    reservations have a hold of zero, and their whole cost will be overage (cost above the hold).
-    Does not change existing reservations. Locks the accounts. With `time_from_id`, each
-    reservation gets the time in its id (when the call arrived), not the present time."""
+    """Rewrites what the database lost after its commit, by a crash before it was on disk, or a
+    failover. The hold is zero, as the money is no longer held, so the whole cost will be overage.
+    Leaves existing rows alone. Locks the accounts. `time_from_id`: dated by the id (when the call
+    arrived), not now."""
     groups = []
     for group, members in _groups(holds):
-        # A hold must equal its prices times its limits. The limits of a restored hold are zero. The
-        # price per request is not multiplied by a limit, so this price must be zero too.
+        # A hold must equal prices times limits, which are zero here. Nothing multiplies the price
+        # per request, so it must be zero too.
         group.price_request = 0
         group.holds = [
             {"id": hold.id, "held_at_ms": time_ms_of_id(hold.id) if time_from_id else None}

@@ -1,9 +1,5 @@
-"""Contains the SQL that exports a closed ledger month: one CSV row for each reservation (the row of a
-hold), in a fixed order.
-
-The text depends only on the stored rows and on the columns below. So two exports of the same month
-have the same bytes, unless a later version of the gateway has added a column.
-"""
+"""A closed month as CSV: a row per reservation, in a fixed order. Depends only on stored rows and
+the columns below, so two exports have the same bytes, unless a later version adds a column."""
 
 from collections.abc import AsyncIterator
 from typing import LiteralString
@@ -15,9 +11,8 @@ from tollkeeper.domain.pricing import LINE_ITEMS
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.price_columns import PRICE_COLUMNS
 
-# The name and the SQL expression of each column. Exported files are used longer than the gateway
-# version that wrote them, so new columns are only added at the end. New price dimensions are
-# appended automatically (see `_COLUMNS`).
+# Names and SQL. Files outlive the version that wrote them, so add columns only at the end. New
+# price dimensions are appended automatically (see `_COLUMNS`).
 _ORDERED: tuple[tuple[LiteralString, LiteralString], ...] = (
     ("organization_id", "r.organization_id"),
     ("reservation_id", "r.id"),

@@ -1,5 +1,5 @@
-"""Contains the SQL for the ledger's months: their partitions, their closes (the stored totals of
-closed months) and the later steps (proven, exported, dropped)."""
+"""Ledger months: partitions, closes (stored totals) and the later steps (proven, exported,
+dropped)."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -17,13 +17,12 @@ from tollkeeper.storage.cap_counts import note_dropped
 from tollkeeper.storage.database import Connection, Contention
 from tollkeeper.storage.verification import LINES
 
-# The advisory lock for months. A transaction that changes months takes the lock exclusively. Work
-# that reads months, such as verification, shares the lock.
+# Exclusive for changing months; shared for reading them, as in verification.
 _MONTHS_LOCK = 7461_0004
-# The maximum lock wait of a transaction that changes months. Calls use the same tables and have to
-# wait for this transaction. So the transaction fails after this time and is retried later.
+# Calls use the same tables and wait for a change of months, so it fails after this and is retried
+# later.
 _LOCK_TIMEOUT_MS = 2000
-# Each table references only tables that come later in this order.
+# Each only references later ones.
 _TABLES = ("overages", "resolutions", "reservations")
 
 
@@ -31,9 +30,8 @@ _TABLES = ("overages", "resolutions", "reservations")
 class Close:
     month: Month
     previous_month: Month | None
-    # The number of the month's reservations.
     reservations: int
-    # The digest of the close and of all earlier closes (see `close_digest`).
+    # Covers all earlier closes too (see `close_digest`).
     digest: bytes
     closed_at: datetime
 
@@ -42,7 +40,7 @@ class Close:
 class Step:
     step: str
     done_at: datetime
-    # The next three fields are set only for the step `exported`.
+    # From here, only for `exported`.
     csv_digest: bytes | None
     csv_rows: int | None
     file_name: str | None
@@ -50,19 +48,18 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """Identifies a reservation that prevents its month from being closed."""
+    """It keeps its month from being closed."""
 
     organization_id: OrganizationId
     id: UUID
-    # False if the reservation is an open hold.
+    # False for an open hold.
     unsettled: bool
 
 
 @asynccontextmanager
 async def preventing_month_changes(connection: Connection) -> AsyncIterator[bool]:
-    """Prevents changes to months while the block runs. Several processes may prevent changes at the
-    same time. Yields False if a change is in progress. Takes the lock outside a transaction, so
-    that no snapshot stays open."""
+    """For the block; several processes may do it at once. False if a change is in progress. Takes
+    the lock outside a transaction, so no snapshot stays open."""
     cursor = await connection.execute("SELECT pg_try_advisory_lock_shared(%s)", (_MONTHS_LOCK,))
     [[is_locked]] = await cursor.fetchall()
     try:
@@ -73,23 +70,21 @@ async def preventing_month_changes(connection: Connection) -> AsyncIterator[bool
 
 
 async def try_lock_months(connection: Connection) -> bool:
-    """Takes the lock for changing months until the transaction ends. Returns False if another
-    process changes months or prevents changes."""
+    """Until the transaction ends. False if another process changes months or prevents that."""
     cursor = await connection.execute("SELECT pg_try_advisory_xact_lock(%s)", (_MONTHS_LOCK,))
     [[is_locked]] = await cursor.fetchall()
     return bool(is_locked)
 
 
 async def limit_lock_waits(connection: Connection) -> None:
-    """Limits how long this transaction waits for locks, because calls have to wait for this
-    transaction."""
+    """Because calls have to wait for this transaction."""
     await connection.execute(
         "SELECT set_config('lock_timeout', %s, true)", (f"{_LOCK_TIMEOUT_MS}ms",)
     )
 
 
 async def read_current(connection: Connection, *, seconds_ago: int = 0) -> Month:
-    """Returns the UTC month that the server's clock showed `seconds_ago` seconds ago."""
+    """In UTC, by the server's clock `seconds_ago` seconds ago."""
     cursor = await connection.execute(
         """
         SELECT to_char((clock_timestamp() - make_interval(secs => %s)) AT TIME ZONE 'UTC',
@@ -102,7 +97,7 @@ async def read_current(connection: Connection, *, seconds_ago: int = 0) -> Month
 
 
 async def read_open_day(connection: Connection) -> int:
-    """Returns the first day after the last closed month (counted from 1970-01-01), or 0 if none is."""
+    """After the last closed month, since 1970-01-01; 0 if none is."""
     cursor = await connection.execute("SELECT ledger_open_day()")
     [[open_day]] = await cursor.fetchall()
     return int(open_day)
@@ -125,22 +120,21 @@ _FIND_PARTITIONS: LiteralString = r"""
 
 
 async def add_month(connection: Connection, month: Month) -> None:
-    """Adds the partitions of a month, and moves existing rows of that month into them."""
+    """Moves the month's existing rows in too."""
     await connection.execute(
         "SELECT ledger_add_month(%s)", (date(month.year, month.month, 1),), prepare=False
     )
 
 
 async def drop_month(connection: Connection, month: Month) -> None:
-    """Drops the month's partitions, and deletes the marks of reservations that were once unsettled.
-    Records the dropped amounts in the caps that still count them. Raises `Contention` if other
-    transactions lock the tables for too long."""
+    """Also drops the marks of once unsettled reservations, and notes the amounts in caps that still
+    count them. Contention if tables stay locked for too long."""
     await connection.execute(
         "DELETE FROM unsettled_marks WHERE reservation_id >= %s AND reservation_id < %s",
         (month.first_id, month.end_id),
     )
     try:
-        # Calls also lock reservations first, then resolutions, then overages, so no deadlock can occur.
+        # Calls also lock reservations, then resolutions, then overages, so there's no deadlock.
         await connection.execute(
             "LOCK TABLE ONLY reservations, ONLY resolutions, ONLY overages IN ACCESS EXCLUSIVE MODE"
         )
@@ -159,8 +153,7 @@ def _partition(table: str, month: Month) -> sql.Identifier:
 
 
 async def find_unfolded(connection: Connection, month: Month) -> list[OrganizationId]:
-    """Returns the organizations with resolutions or marks of the month that are not yet folded into
-    their accounts."""
+    """With resolutions or marks of the month that aren't folded yet."""
     cursor = await connection.execute(
         """
         SELECT DISTINCT organization_id FROM unfolded
@@ -176,8 +169,8 @@ async def find_unfolded(connection: Connection, month: Month) -> list[Organizati
 
 
 async def seal_month(connection: Connection, month: Month) -> None:
-    """Makes the month's partitions immutable, after the transactions that write to them have
-    ended. Locks the partitions in the same order as calls."""
+    """Makes it immutable, once those who write to it have ended. Locks partitions in calls'
+    order."""
     await connection.execute(
         sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(
             _partitions(month, _TABLES[::-1])
@@ -216,15 +209,14 @@ def _ids(month: Month) -> dict[str, object]:
 
 
 async def write_totals(connection: Connection, month: Month) -> int:
-    """Stores the totals of the month and its lines (costs by day, key and line item). Returns the
-    number of reservations in the totals."""
+    """And the lines (costs by day, key and line item). Returns the number of reservations."""
     cursor = await connection.execute(_WRITE_TOTALS, _ids(month), prepare=False)
     [[reservations]] = await cursor.fetchall()
     await connection.execute(_WRITE_LINES, _ids(month), prepare=False)
     return int(reservations)
 
 
-# Computes the totals of a month. The caller appends GROUP BY organization and project.
+# Append GROUP BY organization and project.
 TOTALS: LiteralString = """
     SELECT r.organization_id, %(month)s::integer AS month, r.project_id,
         count(*) FILTER (WHERE d.kind = 'settled') AS settled_count,
@@ -238,7 +230,7 @@ TOTALS: LiteralString = """
       AND o.reservation_id >= %(first)s AND o.reservation_id < %(end_id)s
     WHERE r.id >= %(first)s AND r.id < %(end_id)s
 """
-# Computes the lines of a month. The caller appends GROUP BY all columns except month and amount.
+# Append GROUP BY all columns except month and amount.
 CLOSE_LINES: LiteralString = (
     """
     SELECT d.organization_id, %(month)s::integer AS month, d.day, r.project_id, r.api_key_id,
@@ -275,9 +267,8 @@ _WRITE_LINES: LiteralString = (
 async def write_close(
     connection: Connection, month: Month, previous: Month | None, reservations: int, digest: bytes
 ) -> None:
-    """Writes the close. Waits for settlements in flight, and blocks new settlements until the
-    transaction ends, so that every settlement sees whether the month of its cost is closed. Raises
-    `Contention` if settlements take too long."""
+    """Waits for settlements in flight and blocks new ones until the transaction ends, so each sees
+    whether its cost's month is closed. Contention if they take too long."""
     await limit_lock_waits(connection)
     try:
         await connection.execute("LOCK TABLE cost_rollup IN SHARE MODE")
@@ -293,9 +284,8 @@ async def write_close(
 
 
 async def stream_close_rows(connection: Connection, month: Month) -> AsyncIterator[str]:
-    """Yields all totals and then all lines of a close in a fixed order. Each of these rows is one
-    line of text. Uses a server-side cursor, so that memory does not grow with the number of
-    rows."""
+    """All totals, then all lines, in a fixed order, a text line each. A server-side cursor, so
+    memory doesn't grow."""
     for number, query in enumerate((_TOTALS_AS_TEXT, _LINES_AS_TEXT)):
         async with connection.cursor(f"close_rows_{number}") as cursor:
             await cursor.execute(query, (month.number,))
@@ -309,8 +299,7 @@ _TOTALS_AS_TEXT: LiteralString = """
     FROM ledger_close_totals WHERE month = %s
     ORDER BY organization_id, project_id
 """
-# A line item contains the name of a model, which may contain any character, so it is encoded in
-# hex.
+# A model's name may have any character, so it's in hex.
 _LINES_AS_TEXT: LiteralString = """
     SELECT concat_ws('|', 'line', month, organization_id, day, project_id, api_key_id, amount,
                      encode(convert_to(line_item, 'UTF8'), 'hex'))
@@ -362,7 +351,7 @@ async def write_step(
     csv_rows: int | None = None,
     file_name: str | None = None,
 ) -> bool:
-    """Records a step of the month. Returns False if the step was recorded before."""
+    """False if it was recorded before."""
     cursor = await connection.execute(
         """
         INSERT INTO ledger_close_steps (month, step, csv_digest, csv_rows, file_name)

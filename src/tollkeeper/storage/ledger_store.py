@@ -1,8 +1,5 @@
-"""Runs the ledger's transactions on PostgreSQL.
-
-This module defines where each transaction begins and ends. Its errors tell whether data was
-written. The module makes no decisions about money and calls no service.
-"""
+"""The ledger's transactions: where each begins and ends. Errors tell whether data was written.
+Decides nothing about money and calls no service."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -58,13 +55,13 @@ class MonthClosed(Unavailable):
         )
 
 
-# The organization, the project and the key of a hold, as integers, which hash faster than UUIDs.
+# Integers hash faster than UUIDs.
 _subjects = attrgetter("organization_id.int", "project_id.int", "key_id.int")
 
 
 class CappedOrganizations:
-    """Remembers which organizations have caps, so that a hold transaction reads their caps in the
-    round trip that locks the accounts. What it remembers may be outdated: the account says it."""
+    """So a hold transaction reads their caps in the round trip that locks the accounts. May be
+    outdated: the account says it."""
 
     _MAX = 10_000
 
@@ -75,7 +72,6 @@ class CappedOrganizations:
         return not self._ids.isdisjoint(organization_ids)
 
     def noted(self, locked: LockedAccounts) -> list[OrganizationId]:
-        """Returns the organizations that have caps, and remembers them."""
         capped = [*ledger.capped_organizations(locked)]
         if self._ids or capped:
             self._ids.difference_update(one.int for one in locked.states)
@@ -86,8 +82,7 @@ class CappedOrganizations:
 
 
 class HoldTransaction(RoundTrips):
-    """Runs one transaction that creates holds, in two network round trips: `lock`, and then `write`,
-    which also commits."""
+    """Two round trips: `lock`, then `write`, which also commits."""
 
     def __init__(
         self,
@@ -100,18 +95,16 @@ class HoldTransaction(RoundTrips):
         self._process_id = process_id
         self._limits = limits
         self._capped = capped
-        # True after the commit was sent. From then on, the transaction may be committed even if an
-        # error follows.
+        # From then on it may be committed, even if an error follows.
         self.commit_sent = False
 
     async def lock(self, holds: Sequence[Hold], *, lock_wait_s: float | None) -> LockedAccounts:
-        """Locks the accounts of the holds and reads the data for their admission. Raises
-        `AccountBusy` if waiting for a lock takes longer than `lock_wait_s` or, if `lock_wait_s` is
-        None, longer than the connection's lock timeout."""
+        """AccountBusy if a lock takes longer than `lock_wait_s`, or if that's None, the
+        connection's timeout."""
         subjects: list[tuple[int, ...]] = [*zip(*set(map(_subjects, holds)), strict=True)]
         statements = ledger.lock_statements(*subjects)
         read_caps = caps.read_statement(*subjects)
-        # An organization that is new here costs one more round trip if it has caps.
+        # A new organization here costs one more round trip if it has caps.
         with_caps = (read_caps,) if self._capped.includes_any(subjects[0]) else ()
         try:
             _, *rows = await self.begin(
@@ -132,9 +125,8 @@ class HoldTransaction(RoundTrips):
         return locked
 
     async def write(self, accounts: LockedAccounts, admitted: Sequence[Hold]) -> None:
-        """Writes the accounts and the admitted holds, and commits. Raises `AccountBusy` if a table
-        stays locked for longer than the lock wait of `lock`, for example while a month is added or
-        dropped."""
+        """And commits. AccountBusy if a table stays locked for longer than `lock`'s wait, for
+        example while a month is added or dropped."""
         if admitted:
             statements = ledger.write_holds_statements(self._process_id, admitted, accounts)
         else:
@@ -146,12 +138,12 @@ class HoldTransaction(RoundTrips):
             raise AccountBusy from exc
 
     def translated(self, error: Exception) -> Exception:
-        """Returns an error that tells whether the transaction was written."""
+        """Tells whether the transaction was written."""
         if isinstance(error, pg.RestrictViolation):
             return MonthClosed()
         if isinstance(error, (pg.IntegrityError, pg.DataError, Contention, AccountBusy)):
             return error  # the server rejected a statement, so the transaction was not committed
-        # After any other error the commit may or may not have happened.
+        # After other errors it may be committed or not.
         return CommitInDoubt() if self.commit_sent else error
 
 
@@ -162,27 +154,24 @@ class LedgerStore:
         self._new_transaction = partial(HoldTransaction, process_id, limits, CappedOrganizations())
 
     def hold_transaction(self) -> AbstractAsyncContextManager[HoldTransaction]:
-        """Provides a transaction that creates holds. If the block raises any error except
-        `CommitInDoubt`, nothing was written."""
+        """If the block raises anything but CommitInDoubt, nothing was written."""
         return self._database.round_trips_of(self._new_transaction)
 
     async def try_hold(self, reservation_id: UUID) -> None:
-        """Tests whether holds can be written: writes an empty hold and rolls it back. Raises the error
-        that a real hold would get."""
+        """Writes an empty hold and rolls it back. Raises what a real one would get."""
         async with self._database.transaction() as connection:
             try:
                 await ledger.write_trial(connection, self._process_id, reservation_id)
             except pg.LockNotAvailable:
-                # Without the cause, whose message says only that a timeout was reached.
+                # The cause only says that a timeout was reached.
                 raise LedgerLocked from None
             except pg.RestrictViolation as exc:
                 raise MonthClosed from exc
             raise Rollback
 
     async def release_in_doubt(self, holds: Sequence[Hold]) -> None:
-        """Releases the holds in `holds` that were written. First waits for the locks of their
-        accounts, because a transaction whose commit was not answered keeps the accounts locked
-        until the transaction is committed or rolled back."""
+        """Those that were written. First waits for the accounts' locks: a commit that wasn't
+        answered keeps them until it's through or rolled back."""
         async with self._database.transaction() as connection:
             await resolutions.lock_account_rows(
                 connection, *{hold.organization_id for hold in holds}
@@ -190,9 +179,8 @@ class LedgerStore:
             await resolutions.resolve(connection, [_release(hold) for hold in holds])
 
     async def resolve_all(self, batch: Sequence[Resolution]) -> Sequence[Ending]:
-        """Resolves reservations durably. Returns one result for each resolution, in the order of
-        `batch`. Safe to repeat, because a reservation is resolved only once. Raises `Contention` if
-        another transaction resolved a reservation of the batch at the same time."""
+        """Durable, in the batch's order. Safe to repeat: none is resolved twice. Contention if
+        another transaction resolved one meanwhile."""
         statements = [resolutions.resolve_statement(batch)]
         noted = [ended.excess for ended in batch if ended.excess is not None]
         if noted:
@@ -208,8 +196,7 @@ class LedgerStore:
             return await _endings(trips.connection, ids, {row[0] for row in rows})
 
     async def mark_all(self, marks: Sequence[Mark]) -> Sequence[Ending]:
-        """Marks reservations as unsettled durably. Returns one result for each mark, in the order of
-        `marks`. Safe to repeat."""
+        """Durable, in the order of `marks`. Safe to repeat."""
         async with self._database.transaction() as connection:
             await resolutions.lock_account_rows(
                 connection, *{mark.organization_id for mark in marks}
@@ -219,8 +206,7 @@ class LedgerStore:
             return await _endings(connection, ids, marked)
 
     async def restore_all(self, holds: Sequence[Hold]) -> None:
-        """Rewrites holds that a crash of PostgreSQL has lost. Their amount is zero, because the
-        money is no longer held."""
+        """After a crash of PostgreSQL. Amounts are zero: the money is no longer held."""
         async with self._database.transaction() as connection:
             await ledger.restore_holds(connection, self._process_id, holds)
             await processes.heartbeat(connection, self._process_id)
@@ -238,9 +224,8 @@ def _release(hold: Hold) -> Resolution:
 async def _endings(
     connection: Connection, reservations: Sequence[tuple[OrganizationId, UUID]], done: set[UUID]
 ) -> list[Ending]:
-    """Returns the result for each reservation in `reservations`, in order. `done` contains the
-    reservations that this transaction resolved or marked. If `reservations` contains a reservation
-    twice, only its first entry gets `DONE`."""
+    """In order. `done` is what this transaction resolved or marked. If one is there twice, only the
+    first gets `DONE`."""
     remaining = set(done)
     missing: set[UUID] = set()
     if len(done) < len(reservations):

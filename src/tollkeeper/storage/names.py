@@ -1,4 +1,4 @@
-"""Contains the SQL that finds objects by name or by the beginning of an id, for operators."""
+"""Finds objects by name or the beginning of an id, for operators."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,20 +8,18 @@ from uuid import UUID
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.storage.database import Connection
 
-# The advisory lock that serialises transactions which give an organization a name.
+# Serialises those that give an organization a name.
 _ORGANIZATION_NAMES_LOCK = 7461_0006
 
 
 @dataclass(frozen=True, slots=True)
 class NamedKind:
-    """Describes a kind of objects that have names. Two objects of the same owner cannot have the
-    same name while both are in use."""
+    """Two objects of an owner can't share a name while both are in use."""
 
-    # The name of the kind in audit entries.
+    # In audit entries.
     object_kind: str
     table: LiteralString
-    # The query for all objects of the kind. Its column `note` helps operators to distinguish
-    # objects with the same name.
+    # `note` helps operators to tell objects with the same name apart.
     rows: LiteralString
 
     @property
@@ -104,9 +102,8 @@ async def find(
     organization_id: OrganizationId | None,
     limit: int,
 ) -> list[Named]:
-    """Returns the objects with this name, ignoring case and spaces at the ends of stored names (the
-    API keeps them in the names of keys), or with an id in the range `ids`. Leaves out an object that
-    is not in use if an object in use with the same owner and name is found too."""
+    """By name, ignoring case and stored spaces at the ends (the API keeps them in keys' names), or
+    id range. One that's out of use gives way to one in use with the same owner and name."""
     low, high = ids or (None, None)
     cursor = await connection.execute(
         f"""
@@ -135,16 +132,14 @@ async def find(
 
 
 async def lock_organization_names(connection: Connection) -> None:
-    """Prevents other transactions from giving names to organizations until this transaction
-    ends."""
+    """Until this transaction ends."""
     await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_ORGANIZATION_NAMES_LOCK,))
 
 
 async def find_in_use(
     connection: Connection, kind: NamedKind, *, name: str, owner_id: UUID | None, other_than: UUID
 ) -> UUID | None:
-    """Returns the id of the object in use that has this owner and this name (ignoring case). Skips
-    the object `other_than`. Returns None if there is no such object."""
+    """Ignores case; skips `other_than`."""
     cursor = await connection.execute(
         f"""
         SELECT id FROM ({kind.rows}) named
@@ -169,7 +164,7 @@ async def rename(connection: Connection, kind: NamedKind, identity: UUID, name: 
 async def find_names(
     connection: Connection, ids: Sequence[UUID], policy_ids: Sequence[str]
 ) -> list[NameOfId]:
-    """Returns the names of the objects with these ids. Omits ids without an object."""
+    """Ids without an object are left out."""
     kinds: LiteralString = " UNION ALL ".join(
         f"SELECT id::text, '{kind.table}', name FROM {kind.table} WHERE id = ANY (%(ids)s)"
         for kind in (ORGANIZATIONS, PROJECTS, PROJECT_KEYS, ADMIN_KEYS)
@@ -193,9 +188,8 @@ async def find_policies(
     organization_id: OrganizationId | None,
     limit: int,
 ) -> Sequence[NamedPolicy]:
-    """Returns the policies with this name, ignoring case and spaces at the ends of stored names, or
-    with an id that begins with `id_prefix`. `organization_id` None means the policies of all
-    organizations."""
+    """By name, ignoring case and stored spaces at the ends, or beginning of the id. No organization
+    means all."""
     cursor = await connection.execute(
         """
         SELECT id, name FROM policies

@@ -1,10 +1,5 @@
-"""Contains the SQL that finds open holds: reservations that are neither resolved nor marked as
-unsettled.
-
-No table or index lists the open holds, because maintaining such a list would slow down every call. The
-accounts of projects contain the number of open holds, so a search knows when it has found all open
-holds.
-"""
+"""Finds open holds. No table or index lists them, as that would slow down every call. Projects'
+accounts count them, so a search knows when it has all."""
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -34,9 +29,8 @@ class OpenHold:
 
 @asynccontextmanager
 async def snapshot(connection: Connection) -> AsyncIterator[datetime]:
-    """Runs all statements of the block on one snapshot, and yields the server's time. The
-    statements may take several minutes, because at a high call rate even one minute of calls has
-    many rows."""
+    """With the server's time. Statements may take minutes: at a high rate, even one minute of calls
+    has many rows."""
     async with connection.transaction():
         await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         await allow_long_statements(connection, minutes=5)
@@ -46,8 +40,7 @@ async def snapshot(connection: Connection) -> AsyncIterator[datetime]:
 async def count_by_project(
     connection: Connection,
 ) -> dict[tuple[OrganizationId, ProjectId], int]:
-    """Returns the number of open holds of each project, according to the project's account. Omits
-    projects without open holds."""
+    """By the accounts. Projects without any are left out."""
     cursor = await connection.execute(_COUNT_BY_PROJECT, prepare=False)
     return {(row[0], row[1]): row[2] for row in await cursor.fetchall()}
 
@@ -63,8 +56,7 @@ _COUNT_BY_PROJECT: LiteralString = with_balances(
 async def find_created_between(
     connection: Connection, oldest: datetime, newest: datetime | None
 ) -> list[OpenHold]:
-    """Returns the open holds that were created at `oldest` or later, and before `newest` if that is
-    not None."""
+    """From `oldest`, and before `newest` if given."""
     cursor = await connection.execute(_FIND_CREATED_BETWEEN, (oldest, newest), prepare=False)
     return _holds(await cursor.fetchall())
 
@@ -76,8 +68,7 @@ async def find_still_open(connection: Connection, holds: Collection[OpenHold]) -
 async def find_page_end(
     connection: Connection, organization_id: OrganizationId, after: UUID, size: int
 ) -> UUID:
-    """Returns the last id in a page of `size` reservations with ids above `after`, or `LAST_ID` if
-    there are fewer reservations."""
+    """The last of `size` ids above `after`; `LAST_ID` if there are fewer."""
     cursor = await connection.execute(_FIND_PAGE_END, (organization_id, after, size), prepare=False)
     row = await cursor.fetchone()
     return LAST_ID if row is None else row[0]
@@ -131,7 +122,7 @@ _FIND_PAGE_END: LiteralString = """
     SELECT id FROM reservations WHERE organization_id = %s AND id > %s
     ORDER BY id OFFSET %s - 1 LIMIT 1
 """
-# Reads only this page of each of the three tables, in the order of the primary keys.
+# Only this page of all three tables, by primary key.
 _FIND_IDS_IN_PAGE: LiteralString = """
     SELECT id FROM reservations
     WHERE organization_id = %(organization)s AND id > %(after)s AND id <= %(end)s

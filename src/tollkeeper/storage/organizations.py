@@ -1,4 +1,4 @@
-"""Contains the SQL for organizations and their checks (approvals that some models require)."""
+"""Organizations and their checks (approvals that some models require)."""
 
 from typing import Any
 
@@ -40,8 +40,7 @@ async def archive(connection: Connection, organization_id: OrganizationId, now: 
 
 
 async def lock(connection: Connection, organization_id: OrganizationId) -> None:
-    """Locks the organization until this transaction ends. Other callers of this function wait for
-    the lock. Rows that refer to the organization can still be added."""
+    """Until this transaction ends. You can still add rows that refer to it."""
     await connection.execute(
         "SELECT FROM organizations WHERE id = %s FOR NO KEY UPDATE", (organization_id,)
     )
@@ -64,7 +63,7 @@ async def checks_of(connection: Connection, organization_id: OrganizationId) -> 
 async def grant_check(
     connection: Connection, organization_id: OrganizationId, check: str, now: int
 ) -> None:
-    """Grants the check to the organization. Granting a check again changes nothing."""
+    """Again changes nothing."""
     await connection.execute(
         """
         INSERT INTO organization_checks (organization_id, name, granted_at)
@@ -75,7 +74,7 @@ async def grant_check(
 
 
 async def revoke_check(connection: Connection, organization_id: OrganizationId, check: str) -> bool:
-    """Revokes the check. Returns False if the organization does not have the check."""
+    """False if it doesn't have it."""
     cursor = await connection.execute(
         "DELETE FROM organization_checks WHERE organization_id = %s AND name = %s",
         (organization_id, check),

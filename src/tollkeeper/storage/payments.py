@@ -1,5 +1,4 @@
-"""Contains the SQL for payments: the amounts that the payment provider reported, the credit due for
-each payment, and the provider's events."""
+"""Payments: what the provider reported, the credit due, and its events."""
 
 from collections.abc import Sequence
 from typing import LiteralString
@@ -16,12 +15,11 @@ from tollkeeper.domain.payments import (
 )
 from tollkeeper.storage.database import Connection
 
-# The number of days for which events without effect on credit are stored.
+# How long events without effect on credit are kept.
 _IGNORED_DAYS = 30
 
-# Computes the paid and withdrawn amounts of each payment. The provider reports refunds one by one,
-# as a total, or both. The total may still contain a failed refund (not `withdrawn`), so the amount
-# of that refund is subtracted from the total. The caller appends WHERE and GROUP BY clauses.
+# Refunds come one by one, as a total, or both. The total may still have a failed one (not
+# `withdrawn`), so that's subtracted. Append WHERE and GROUP BY.
 DUE: LiteralString = """
     SELECT p.id, p.organization, p.livemode, p.paid, coalesce(least(p.paid, greatest(
             coalesce(sum(w.amount) FILTER (WHERE w.kind = 'refund' AND w.withdrawn), 0),
@@ -40,9 +38,8 @@ async def add_report(
     *,
     livemode: bool,
 ) -> bool:
-    """Adds an event's report to the data of its payment, and locks the payment until the
-    transaction ends. The order of reports does not matter, and a repeated report changes nothing.
-    Returns False if the event and the payment have different modes (live or test)."""
+    """Locks the payment until the transaction ends. Order doesn't matter, repeats change nothing.
+    False if one is live and the other test."""
     cursor = await connection.execute(
         """
         INSERT INTO payments AS p (id, organization, livemode, paid, refunded)
@@ -89,8 +86,7 @@ async def _add_withdrawal(connection: Connection, payment_id: str, withdrawal: W
 
 
 async def assign(connection: Connection, payment_id: str, organization_id: OrganizationId) -> None:
-    """Assigns the payment to the organization if the payment has no organization yet. Locks the
-    payment until the transaction ends."""
+    """If it has none yet. Locks the payment until the transaction ends."""
     await connection.execute(
         "UPDATE payments SET organization = coalesce(organization, %s) WHERE id = %s",
         (organization_id, payment_id),
@@ -98,8 +94,8 @@ async def assign(connection: Connection, payment_id: str, organization_id: Organ
 
 
 async def unassigned_exists(connection: Connection) -> bool:
-    """Tells whether a payment succeeded that has no organization and is not refunded completely. Reads
-    only payments without an organization, which `payments_of_organization` finds."""
+    """Succeeded and not wholly refunded. Only reads those without an organization, by
+    `payments_of_organization`."""
     cursor = await connection.execute(
         "SELECT EXISTS (SELECT FROM payments WHERE organization IS NULL AND refunded < paid)"
     )
@@ -108,7 +104,7 @@ async def unassigned_exists(connection: Connection) -> bool:
 
 
 async def find_due(connection: Connection, payment_id: str) -> Payment | None:
-    """Returns the payment with its paid and withdrawn amounts, as the provider's events report them."""
+    """With its paid and withdrawn amounts."""
     cursor = await connection.execute(DUE + "WHERE p.id = %s GROUP BY p.id", (payment_id,))
     row = await cursor.fetchone()
     return None if row is None else Payment(*row)
@@ -117,8 +113,7 @@ async def find_due(connection: Connection, payment_id: str) -> Payment | None:
 async def find_granted(
     connection: Connection, organization_id: OrganizationId, payment_id: str
 ) -> tuple[int, int]:
-    """Returns the amount granted for a payment, and the amount withdrawn again. Neither is
-    negative."""
+    """And withdrawn again. Neither is negative."""
     cursor = await connection.execute(
         """
         SELECT coalesce(sum(amount) FILTER (WHERE kind <> ALL (%(refunds)s)), 0),
@@ -163,8 +158,7 @@ async def record_event(
 async def find_events(
     connection: Connection, *, outcomes: Sequence[EventOutcome], limit: int
 ) -> list[RecordedEvent]:
-    """Returns the events with these outcomes, newest first. Without outcomes, returns all
-    events."""
+    """Newest first; no outcomes means all."""
     assert EventOutcome.BOOKED not in outcomes, "the statement reads stored outcomes"
     cursor = await connection.execute(
         _FIND_EVENTS, {"outcomes": list(outcomes), "limit": limit}, prepare=False
@@ -172,9 +166,9 @@ async def find_events(
     return [RecordedEvent(EventOutcome(row[0]), *row[1:]) for row in await cursor.fetchall()]
 
 
-# A later event may have completed a payment. So a stored outcome such as "waiting" is returned as
-# "booked" as soon as the payment's organization and paid amount are known. Outcomes change in no
-# other way, so the inner condition skips events without reading their payments.
+# A later event may have completed a payment, so "waiting" is shown as "booked" once its
+# organization and amount are known. Outcomes change in no other way, so the inner condition needs
+# no payments.
 _FIND_EVENTS: LiteralString = """
     SELECT * FROM (
         SELECT

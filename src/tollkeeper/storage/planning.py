@@ -1,11 +1,7 @@
-"""Controls the query plans of statements that stay prepared as long as a connection lives.
-
-The statements that create holds and settle calls are prepared once for each connection. A plan for a
-small table (a full scan or a hash join) would still be used when the table has become large. So
-connections that run these statements forbid full scans, hash joins and merge joins. They also forbid
-bitmap scans: each of them reads again all rows that were deleted since the last vacuum. A plain index
-scan skips rows that an earlier scan has found deleted. All other statements are planned normally.
-"""
+"""Query plans of statements that stay prepared as long as a connection: those that create holds and
+settle calls. A small table's plan (full scan, hash join) would still be used when it's large, so
+these connections forbid full scans, hash and merge joins. Bitmap scans too: each reads all rows
+deleted since the last vacuum again, while an index scan skips those found deleted."""
 
 from typing import LiteralString
 
@@ -16,7 +12,7 @@ _SETTINGS: dict[LiteralString, LiteralString] = {
     "enable_bitmapscan": "off",
     "plan_cache_mode": "force_generic_plan",
 }
-# Statements that change these settings until the session ends, or until the transaction ends.
+# Until the session, or the transaction, ends.
 PREFER_INDEX_LOOKUPS: LiteralString = "; ".join(
     "SET " + name + " TO " + value for name, value in _SETTINGS.items()
 )

@@ -71,8 +71,7 @@ async def find(
 async def find_and_lock(
     connection: Connection, organization_id: OrganizationId, policy_id: str
 ) -> Policy | None:
-    """Returns the policy, and locks it until the transaction ends. So no other transaction changes
-    the policy before this transaction increments the policy's revision."""
+    """Until the transaction ends, so nobody changes it before we increment its revision."""
     cursor = await connection.execute(
         f"SELECT {_COLUMNS} {_FROM} WHERE p.organization_id = %s AND p.id = %s FOR UPDATE OF p",
         (organization_id, policy_id),
@@ -82,8 +81,7 @@ async def find_and_lock(
 
 
 async def find_organization(connection: Connection, policy_id: str) -> OrganizationId | None:
-    """Returns the organization of a policy, or None if there is no such policy. For operators, who
-    name a policy only by its id."""
+    """For operators, who name a policy only by its id."""
     cursor = await connection.execute(
         "SELECT organization_id FROM policies WHERE id = %s", (policy_id,)
     )
@@ -112,9 +110,8 @@ async def find_published(
     organization_ids: list[OrganizationId],
     known: Mapping[str, PolicyVersion],
 ) -> list[PublishedPolicy]:
-    """Returns all policies of these organizations that have a published version, including paused
-    policies. Takes versions from `known` (by version id) instead of reading them again, because
-    versions never change, and one organization can have megabytes of them."""
+    """Paused ones too. Takes versions from `known` by id: they never change, and an organization
+    can have megabytes."""
     cursor = await connection.execute(
         f"""
         SELECT p.organization_id, p.id, p.state, v.id, {calibrations.COLUMNS} {_FROM}
@@ -150,13 +147,9 @@ async def _find_current_versions(
 
 
 async def increment_epoch(connection: Connection, organization_id: OrganizationId) -> None:
-    """Increments the organization's policy epoch, so that every process reads the organization's
-    policies again. The update locks the account, so that each admission sees the whole change of a
-    policy or none of it.
-
-    The increment is random, because a failover to an asynchronous standby may lose a change that a
-    process has already read. If the next change had the same epoch as the lost change, this process
-    would keep the lost policies."""
+    """So every process reads its policies again. Locks the account, so an admission sees a whole
+    change or none. Random: if a failover to an asynchronous standby loses a change that a process
+    has read, the next one mustn't have the same epoch, or it would keep the lost policies."""
     await connection.execute(
         """
         UPDATE accounts SET epoch = epoch + 1 + floor(random() * 4294967296)::bigint
@@ -176,8 +169,8 @@ async def read_epoch(connection: Connection, organization_id: OrganizationId) ->
 
 
 async def update(connection: Connection, policy: Policy) -> None:
-    """Writes every column that editing, publishing, pausing or resuming a policy may change. The
-    caller has locked the policy with `find_and_lock`."""
+    """Every column that editing, publishing, pausing or resuming may change. Lock it with
+    `find_and_lock`."""
     current_version = None if policy.published is None else policy.published.version
     cursor = await connection.execute(
         """

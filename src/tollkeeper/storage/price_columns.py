@@ -1,19 +1,17 @@
-"""Builds SQL fragments for the columns with prices (in reservations, the rows of holds) and with
-line items (in settlements)."""
+"""SQL fragments for prices (in reservations) and line items (in settlements)."""
 
 from typing import LiteralString
 
 from tollkeeper.domain.pricing import LINE_ITEMS, PRICE_DIMENSIONS
 
-# The price columns of reservations, each with the name of its price in the domain.
+# By the price's name in the domain.
 PRICE_COLUMNS = {
     dimension.column: dimension.name for dimension in PRICE_DIMENSIONS if dimension.column
 }
 
 
 def prices(before: LiteralString = "", after: LiteralString = "") -> LiteralString:
-    """Returns the names of the price columns, separated by commas, each between `before` and
-    `after`."""
+    """Separated by commas, each between `before` and `after`."""
     return ", ".join(before + name + after for name in PRICE_COLUMNS)
 
 
@@ -22,7 +20,7 @@ def line_items(before: LiteralString = "", after: LiteralString = "") -> Literal
 
 
 def zero_if_missing() -> LiteralString:
-    """Returns the line item columns of a select list. Missing line items are zero."""
+    """The line items of a select list."""
     return ", ".join("coalesce(" + name + ", 0) AS " + name for name in LINE_ITEMS)
 
 
@@ -35,7 +33,6 @@ def total(before: LiteralString = "") -> LiteralString:
 
 
 def lines(before: LiteralString = "") -> LiteralString:
-    """Returns a table expression with one row for each line item of a settlement: dimension and
-    amount."""
+    """A row per line item of a settlement: dimension and amount."""
     pairs = ", ".join("('" + name + "', " + before + name + ")" for name in LINE_ITEMS)
     return "(VALUES " + pairs + ") AS line (dimension, amount)"

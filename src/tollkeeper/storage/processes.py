@@ -1,5 +1,5 @@
-"""Contains the SQL for process leases. A lease shows that a process is alive; the process renews
-its lease by heartbeats. All times are read from the database server's clock."""
+"""Leases show that processes are alive; heartbeats renew them. All times are by the server's
+clock."""
 
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
@@ -10,7 +10,7 @@ from uuid import UUID
 
 from tollkeeper.storage.database import Connection
 
-# The advisory lock of the process that looks for dead processes.
+# For looking for dead processes.
 _SWEEP_LOCK = 7461_0002
 
 HEARTBEAT: LiteralString = """
@@ -18,13 +18,11 @@ HEARTBEAT: LiteralString = """
     ON CONFLICT (id) DO UPDATE SET heartbeat_at = clock_timestamp()
 """
 
-# A process without a heartbeat for this time is declared dead, and its holds (amounts reserved before
-# calls) become unsettled. A live process whose heartbeats are late is declared dead too, so the time is
-# longer than a pause of the machine or a short database failover. The time is short enough that the
-# holds of a dead process do not block credit for long.
+# Without a heartbeat this long, a process is dead and its holds become unsettled, even if
+# heartbeats are just late: so longer than a machine's pause or a short failover, but short enough
+# not to block credit for long.
 LEASE_S = 15.0
-# Finds the live processes whose code is older than the revision `floor`. `to_jsonb` makes the query
-# work with old versions of the table, which lack the columns that describe a process.
+# `to_jsonb`, because old versions of the table lack the columns that describe a process.
 FIND_LIVE_BELOW: LiteralString = """
     SELECT to_jsonb(p) ->> 'kind', to_jsonb(p) ->> 'host', to_jsonb(p) ->> 'pid',
         to_jsonb(p) ->> 'code_revision',
@@ -42,12 +40,11 @@ class RunningProcess:
     code_revision: str
     host: str
     pid: int
-    # The kind of a process that is not a gateway, for example a console; None for a gateway.
+    # None for a gateway.
     kind: str | None = None
 
 
 async def register(connection: Connection, process: RunningProcess) -> None:
-    """Sends a heartbeat with a description of the process."""
     await connection.execute(
         """
         INSERT INTO processes (id, code_revision, host, pid, kind) VALUES (%s, %s, %s, %s, %s)
@@ -64,15 +61,14 @@ async def heartbeat(connection: Connection, process_id: UUID) -> None:
 
 
 async def sign_off(connection: Connection, process_id: UUID) -> None:
-    """Removes the registration of a process that ends and has no open holds."""
+    """For a process that ends and has no open holds."""
     await connection.execute("DELETE FROM processes WHERE id = %s", (process_id,))
 
 
 @asynccontextmanager
 async def sweep_lock(connection: Connection, *, idle_s: float = 10) -> AsyncIterator[bool]:
-    """Tries to take the sweep lock until the block ends. Yields False if another process has the
-    lock. The server closes the connection after it was idle for `idle_s` seconds; otherwise a
-    frozen or disconnected machine would keep the lock for hours."""
+    """Until the block ends; False if another process has it. The server closes it after `idle_s`
+    idle seconds; otherwise a frozen machine would keep it for hours."""
     try:
         cursor = await connection.execute(
             """
@@ -83,14 +79,13 @@ async def sweep_lock(connection: Connection, *, idle_s: float = 10) -> AsyncIter
         row = await cursor.fetchone()
         yield row is not None and bool(row[0])
     finally:
-        # Unlock even if the statement above was cancelled, because it may have taken the lock.
+        # Even if the statement above was cancelled: it may have taken the lock.
         await connection.execute("SELECT pg_advisory_unlock_all(); RESET idle_session_timeout")
 
 
 async def find_silent(connection: Connection, *, lease_s: float) -> dict[UUID, datetime]:
-    """Returns the processes that have sent no heartbeat for the duration of a lease, with the time
-    of their last heartbeat. Also returns processes whose last heartbeat is more than a lease in the
-    future, because the server's clock was set back after that heartbeat."""
+    """No heartbeat for a lease, with the last one's time. Also those a lease in the future: the
+    clock was set back since."""
     cursor = await connection.execute(
         """
         SELECT id, heartbeat_at FROM processes
@@ -106,8 +101,7 @@ async def find_silent(connection: Connection, *, lease_s: float) -> dict[UUID, d
 async def find_leases(
     connection: Connection, process_ids: Collection[UUID], *, lease_s: float
 ) -> dict[UUID, float]:
-    """Returns the remaining seconds of the lease of each process in `process_ids`. Omits processes
-    whose lease has ended or that are not registered."""
+    """Remaining seconds. Ended and unregistered ones are left out."""
     cursor = await connection.execute(
         """
         SELECT id, extract(epoch FROM heartbeat_at - clock_timestamp())::float8 + %(lease_s)s
@@ -121,10 +115,8 @@ async def find_leases(
 
 
 async def forget_dead(connection: Connection, process_id: UUID, heartbeat_at: datetime) -> bool:
-    """Removes the registration of a dead process. Returns False, and removes nothing, if the
-    process has sent a heartbeat after `heartbeat_at` or is not registered. A process that writes a
-    hold also sends a heartbeat. So if this function returns True, recovery has seen every hold of the
-    process."""
+    """False, and nothing removed, after a newer heartbeat or if it's not registered. Writing a hold
+    is a heartbeat too, so True means that recovery has seen every hold of the process."""
     cursor = await connection.execute(
         "DELETE FROM processes WHERE id = %s AND heartbeat_at = %s", (process_id, heartbeat_at)
     )

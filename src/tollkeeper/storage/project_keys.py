@@ -22,8 +22,7 @@ _FROM: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class PresentedProjectKey:
-    """Contains the data that authentication needs about a key. Only authentication may read the
-    digest."""
+    """Only authentication may read the digest."""
 
     digest: bytes
     organization_id: OrganizationId
@@ -77,7 +76,7 @@ async def find(
 
 
 async def find_anywhere(connection: Connection, key_id: KeyId) -> ProjectKey | None:
-    """Finds a key without checking its organization. For operators only."""
+    """For operators only: doesn't check the organization."""
     cursor = await connection.execute(
         f"SELECT {_COLUMNS} {_FROM} WHERE k.id = %s",
         (key_id,),
@@ -103,8 +102,7 @@ async def find_by_digests(trips: RoundTrips, digests: list[bytes]) -> list[Prese
     return [PresentedProjectKey(*row) for row in rows]
 
 
-# Runs for every call whose key is not cached. So it is prepared and needs only one round trip, like
-# the statements that admit a call.
+# For every call whose key isn't cached, so it's prepared and takes one round trip.
 _FIND_BY_DIGESTS = Statement(
     "tollkeeper_keys_by_digest",
     """
@@ -133,7 +131,7 @@ async def find_of_project(
 async def count_usable(
     connection: Connection, organization_id: OrganizationId, project_id: ProjectId, now: int
 ) -> int:
-    """Counts the keys that are neither revoked nor expired, including suspended keys."""
+    """Neither revoked nor expired; suspended ones count."""
     cursor = await connection.execute(
         """
         SELECT count(*) FROM project_keys
@@ -174,7 +172,7 @@ async def unknown_ids(
 
 
 async def revoke(connection: Connection, key: ProjectKey, now: int) -> bool:
-    """Revokes the key. Returns False if it was already revoked."""
+    """False if it was already revoked."""
     cursor = await connection.execute(
         """
         UPDATE project_keys SET revoked_at = to_timestamp(%s)
@@ -186,7 +184,7 @@ async def revoke(connection: Connection, key: ProjectKey, now: int) -> bool:
 
 
 async def suspend(connection: Connection, key: ProjectKey, now: int) -> bool:
-    """Suspends the key. Returns False if it was already suspended or revoked."""
+    """False if it was already suspended or revoked."""
     cursor = await connection.execute(
         """
         UPDATE project_keys SET suspended_at = to_timestamp(%s)
@@ -198,7 +196,7 @@ async def suspend(connection: Connection, key: ProjectKey, now: int) -> bool:
 
 
 async def unsuspend(connection: Connection, key: ProjectKey) -> bool:
-    """Ends the key's suspension. Returns False if the key is not suspended, or is revoked."""
+    """False if it isn't suspended, or is revoked."""
     cursor = await connection.execute(
         """
         UPDATE project_keys SET suspended_at = NULL
@@ -210,7 +208,7 @@ async def unsuspend(connection: Connection, key: ProjectKey) -> bool:
 
 
 async def prolong(connection: Connection, key: ProjectKey, expires_at: int) -> bool:
-    """Lets the key expire later. Returns False if it is revoked, or expires even later."""
+    """False if it's revoked, or expires even later."""
     cursor = await connection.execute(
         """
         UPDATE project_keys SET expires_at = to_timestamp(%(expires_at)s)
@@ -223,8 +221,7 @@ async def prolong(connection: Connection, key: ProjectKey, expires_at: int) -> b
 
 
 async def write_models(connection: Connection, key: ProjectKey, models: Sequence[str]) -> bool:
-    """Writes the models that the key may use; empty means every model. Returns False if the key is
-    revoked."""
+    """Empty means every model. False if it's revoked."""
     cursor = await connection.execute(
         """
         UPDATE project_keys SET models = %s
@@ -238,8 +235,7 @@ async def write_models(connection: Connection, key: ProjectKey, models: Sequence
 async def replace(
     connection: Connection, key: ProjectKey, replaced_by: KeyId, expires_at: int
 ) -> bool:
-    """Records the key that replaces `key`, and makes `key` expire at `expires_at`, unless `key`
-    expires sooner. Returns False if `key` was already replaced."""
+    """`key` then ends at `expires_at`, if not sooner. False if it was already replaced."""
     cursor = await connection.execute(
         """
         UPDATE project_keys
@@ -248,7 +244,7 @@ async def replace(
         """,
         (replaced_by, expires_at, key.organization_id, key.id),
     )
-    # The new key belongs to the same chain of rotated keys, so it shares the caps of the old key.
+    # The same chain of rotated keys, so it shares the old one's caps.
     await connection.execute(
         """
         UPDATE project_keys n SET first_key_id = coalesce(o.first_key_id, o.id) FROM project_keys o
@@ -263,8 +259,7 @@ async def replace(
 async def record_use(
     connection: Connection, used: Sequence[tuple[OrganizationId, KeyId, int]]
 ) -> None:
-    """Writes the time of each key's last use. Each tuple in `used` contains the organization, the key
-    and the Unix time."""
+    """Organization, key and Unix time each."""
     await connection.execute(
         """
         UPDATE project_keys k SET last_used_at = greatest(k.last_used_at, to_timestamp(used.at))

@@ -41,8 +41,7 @@ async def find(
 async def find_and_lock(
     connection: Connection, organization_id: OrganizationId, project_id: ProjectId
 ) -> Project | None:
-    """Returns the project, and locks it until the transaction ends, so that no other transaction
-    can archive it."""
+    """Until the transaction ends, so nobody archives it."""
     cursor = await connection.execute(
         f"SELECT {_COLUMNS} FROM projects WHERE organization_id = %s AND id = %s FOR NO KEY UPDATE",
         (organization_id, project_id),
@@ -52,7 +51,7 @@ async def find_and_lock(
 
 
 async def find_anywhere(connection: Connection, project_id: ProjectId) -> Project | None:
-    """Finds a project without checking its organization. For operators only."""
+    """For operators only: doesn't check the organization."""
     cursor = await connection.execute(
         f"SELECT {_COLUMNS} FROM projects WHERE id = %s",
         (project_id,),
@@ -86,7 +85,7 @@ async def unknown_ids(
 async def archive(
     connection: Connection, organization_id: OrganizationId, project_id: ProjectId, now: int
 ) -> bool:
-    """Archives the project. Returns False if the project does not exist or was already archived."""
+    """False if it doesn't exist or was already archived."""
     cursor = await connection.execute(
         """
         UPDATE projects SET archived_at = to_timestamp(%s)
@@ -103,7 +102,7 @@ async def write_models(
     project_id: ProjectId,
     models: Sequence[str],
 ) -> None:
-    """Writes the models that the project's calls may use; empty means every model."""
+    """Empty means every model."""
     await connection.execute(
         "UPDATE projects SET models = %s WHERE organization_id = %s AND id = %s",
         (list(models) or None, organization_id, project_id),

@@ -1,5 +1,4 @@
-"""Tracks whether the database can be reached, so that requests fail quickly while it cannot be
-reached."""
+"""Makes requests fail quickly while the database can't be reached."""
 
 import asyncio
 import math
@@ -11,13 +10,12 @@ import psycopg
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.storage.sessions import shown_hosts
 
-# The time after which clients should try again.
+# For clients.
 RETRY_AFTER_S = 2
-# The maximum time that a request waits for a connection after an attempt to connect has failed. The
-# time suffices to get an idle connection or a connection that is being opened.
+# After a failed attempt to connect. Enough for a connection that's idle or being opened.
 _WAIT_AFTER_FAILURE_S = 0.1
 
-# The driver writes the reason for each host after this text.
+# Each host's reason comes after this.
 _FAILED = "connection failed: "
 
 
@@ -38,14 +36,13 @@ class Reachability:
         self._waits: set[asyncio.Timeout] = set()
 
     def answered(self) -> None:
-        """Records that the server has answered: a connection was opened, or a transaction
-        succeeded."""
+        """A connection was opened, or a transaction succeeded."""
         self._answered_at = asyncio.get_running_loop().time()
         self._failure = None
 
     def failed(self, began_at: float, error: psycopg.Error) -> None:
-        """Records that an attempt to connect has failed, unless the server has answered on another
-        connection since the attempt began. Shortens all waits that have no time limit yet."""
+        """Unless the server has answered elsewhere since the attempt began. Shortens waits that
+        have no limit yet."""
         if self._answered_at > began_at:
             return
         self._failure = error
@@ -56,8 +53,7 @@ class Reachability:
 
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:
-        """Limits the time of the block, which waits for a connection. If an attempt to connect has
-        failed, the block gets only a short time, and then `DatabaseUnreachable` is raised."""
+        """For a connection. After a failed attempt it's short, then DatabaseUnreachable."""
         try:
             async with asyncio.timeout(_WAIT_AFTER_FAILURE_S if self._failure else None) as wait:
                 self._waits.add(wait)
@@ -80,9 +76,8 @@ def unreachable_detail(conninfo: str, error: psycopg.Error) -> str:
 
 
 def driver_reason(error: psycopg.Error) -> str:
-    """Returns the server's message. If the error comes from the driver, returns the failures of all
-    hosts, because each host may fail for another reason. For a single host, returns the last line of
-    the driver's message that is not indented. Indented lines contain advice, not the reason."""
+    """The server's message, or the driver's for all hosts, as each may fail for another reason. For
+    one host, the last line that isn't indented: indented ones are advice."""
     if error.diag.message_primary:
         return error.diag.message_primary
     lines = [line for line in str(error).splitlines() if line and not line.startswith("\t")]

@@ -1,13 +1,11 @@
-"""Contains the SQL for replica reports: the states of replicas as each gateway process sees them,
-for the console."""
+"""States of replicas as each gateway process sees them, for the console."""
 
 from dataclasses import dataclass
 from uuid import UUID
 
 from tollkeeper.storage.database import Connection
 
-# The maximum number of reports that are read, one for each process. The number is more than a page
-# can show.
+# One per process; more than a page can show.
 _PROCESSES_MAX = 256
 
 
@@ -20,7 +18,7 @@ class StoredReport:
 
 
 async def write(connection: Connection, process_id: UUID, report: str) -> None:
-    """Replaces the report of a process. Does nothing if the process is not registered."""
+    """Nothing if the process isn't registered."""
     await connection.execute(
         """
         INSERT INTO replica_reports (process_id, reported_at, report)
@@ -33,8 +31,7 @@ async def write(connection: Connection, process_id: UUID, report: str) -> None:
 
 
 async def find_fresh(connection: Connection, *, age_s_max: float) -> list[StoredReport]:
-    """Returns the reports that are younger than `age_s_max`. Processes that have ended have no
-    report, because PostgreSQL deletes the report when the row in `processes` is deleted."""
+    """Ended processes have none: it goes with the row in `processes`."""
     cursor = await connection.execute(
         """
         SELECT coalesce(p.host, ''), coalesce(p.pid, 0),

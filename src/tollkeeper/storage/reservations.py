@@ -1,5 +1,4 @@
-"""Contains the SQL that reads reservations (the rows of committed holds) with their status, for
-operators."""
+"""Reservations with their status, for operators."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,8 +35,7 @@ _JOIN_RESOLUTIONS: LiteralString = """
 
 
 async def find(connection: Connection, reservation_id: UUID) -> ReservationEntry | None:
-    """Finds a reservation by its id, without knowing its organization. Does one index lookup for
-    each organization."""
+    """Without knowing its organization: one index lookup for each."""
     cursor = await connection.execute(_FIND, (reservation_id,))
     row = await cursor.fetchone()
     return None if row is None else _entry(row)
@@ -58,9 +56,7 @@ _FIND: LiteralString = (
 async def find_unsettled(
     connection: Connection, models: tuple[str, ...] | None, *, limit: int
 ) -> list[ReservationEntry]:
-    """Returns the unsettled reservations of calls to one of these models, or to any model if `models` is
-    None, oldest first. Reads the marks of unsettled calls first, because there are far fewer marks than
-    reservations."""
+    """Oldest first; None means any model. Marks first: there are far fewer of them."""
     cursor = await connection.execute(
         _FIND_UNSETTLED,
         {"models": None if models is None else list(models), "limit": limit},
@@ -106,8 +102,6 @@ class MonthState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CallKey:
-    """Identifies a call, with its organization, project and key."""
-
     organization_id: OrganizationId
     id: UUID
     project_id: ProjectId
@@ -117,17 +111,16 @@ class CallKey:
 @dataclass(frozen=True, slots=True)
 class CallState:
     month: MonthState
-    # Whether the key exists and belongs to the project and the organization.
+    # It exists and belongs to the project and the organization.
     has_key: bool
-    # None if the ledger has no reservation for the call.
+    # None if the ledger has none.
     status: ReservationStatus | None
-    # The cost including overage; None before the reservation is resolved.
+    # With overage; None before it's resolved.
     cost_picousd: int | None
 
 
 async def find_states(connection: Connection, calls: Sequence[CallKey]) -> dict[UUID, CallState]:
-    """Returns the state of each call by the call's id. Must be called in a transaction, because it
-    changes the transaction's settings."""
+    """By id. In a transaction, whose settings it changes."""
     await connection.execute(PREFER_INDEX_LOOKUPS_IN_TRANSACTION)
     ids = [call.id for call in calls]
     cursor = await connection.execute(
@@ -153,8 +146,7 @@ async def find_states(connection: Connection, calls: Sequence[CallKey]) -> dict[
     }
 
 
-# `first` and `last` are the lowest and the highest id. Because of them, PostgreSQL does not open
-# partitions of other months.
+# `first` and `last` id, so PostgreSQL doesn't open other months' partitions.
 _FIND_STATES: LiteralString = """
     SELECT w.id,
         CASE WHEN EXISTS (SELECT FROM ledger_close_steps

@@ -1,8 +1,5 @@
-"""Contains the SQL that resolves reservations, and the SQL that marks reservations as unsettled.
-
-Rare statements are not prepared, so that the server plans them each time for the current table sizes.
-The module `planning` describes the statements that run for every call.
-"""
+"""Resolves and marks reservations. Rare statements aren't prepared, so they're planned for the
+current table sizes; `planning` is about the others."""
 
 from collections.abc import Sequence
 from operator import attrgetter
@@ -20,11 +17,9 @@ from tollkeeper.storage.round_trips import BoundStatement, Statement, run_alone
 
 _encode = msgspec.json.Encoder().encode
 
-# One statement writes the resolution, its overage, the row whose amounts are later folded into the
-# account, and the roll-up of costs. A reservation that was already resolved is not changed. If two
-# transactions resolve it at the same time, the second one fails with a UniqueViolation and has to be
-# repeated. The cost counts on the day when the call was admitted. If the month of that day is closed,
-# the cost counts in the open month, as an adjustment of that day.
+# Writes resolution, overage, what's folded later, and the roll-up of costs. Leaves resolved ones
+# alone. Of two concurrent ones, the second fails with UniqueViolation; repeat it. A cost counts on
+# the day of admission or, if that month is closed, in the open month, as an adjustment of that day.
 _RESOLVE = Statement(
     "tollkeeper_resolve",
     """
@@ -108,24 +103,22 @@ _RESOLVE = Statement(
 
 
 async def resolve(connection: Connection, resolutions: Sequence[Resolution]) -> set[UUID]:
-    """Runs `resolve_statement` without preparing it. Returns the ids of the reservations that were
-    resolved now. Must be called in a transaction."""
+    """Unprepared, in a transaction. Returns the ids that were resolved now."""
     statement = resolve_statement(resolutions)
     while True:
         try:
             async with connection.transaction():
                 rows = await run_alone(connection, statement, prepare=False)
         except pg.UniqueViolation:
-            # Another transaction has just resolved one of the reservations. The next attempt skips it.
+            # Another transaction has just resolved one. The next attempt skips it.
             continue
         return {row[0] for row in rows}
 
 
 def resolve_statement(resolutions: Sequence[Resolution]) -> BoundStatement:
-    """Returns the statement that resolves each reservation once. Its rows are the ids of the
-    reservations that it resolved. If a reservation has two resolutions in the batch, the first
-    resolution counts. Reservations that do not exist are skipped."""
-    # The order is reversed, so that the first of two resolutions replaces the second.
+    """Its rows are the ids it resolved. Of two in a batch the first counts. Skips what doesn't
+    exist."""
+    # Reversed, so the first of two replaces the second.
     newest_first = resolutions[::-1]
     by_id = dict(zip(map(_ids, newest_first), newest_first, strict=True))
     lowest, highest = min(by_id, default=_NO_IDS), max(by_id, default=_NO_IDS)
@@ -133,7 +126,7 @@ def resolve_statement(resolutions: Sequence[Resolution]) -> BoundStatement:
     return _RESOLVE.bind_texts(_encode(list(by_id.values())), *between, *between)
 
 
-# Integers, which hash and compare faster than UUIDs.
+# Integers hash and compare faster than UUIDs.
 _ids = attrgetter("reservation_id.int", "organization_id.int")
 _NO_IDS = (FIRST_ID.int, 0)
 
@@ -141,9 +134,8 @@ _NO_IDS = (FIRST_ID.int, 0)
 async def find_missing(
     connection: Connection, reservations: Sequence[tuple[OrganizationId, UUID]]
 ) -> set[UUID]:
-    """Returns the ids of the reservations that do not exist. A reservation of a closed ledger month
-    counts as existing even if its row was dropped, because a ledger month is closed only after all
-    its reservations are resolved."""
+    """In a closed month they count as existing, even dropped ones: it closes only once all are
+    resolved."""
     cursor = await connection.execute(
         """
         SELECT w.id FROM unnest(%s::uuid[], %s::uuid[]) AS w (organization_id, id)
@@ -158,9 +150,8 @@ async def find_missing(
 
 
 async def mark_unsettled(connection: Connection, marks: Sequence[Mark]) -> set[UUID]:
-    """Marks the reservations that are neither resolved nor marked, and returns their ids. The caller
-    must have locked the accounts. Then every resolution that was folded into an account is visible to
-    this statement, and every later fold sees the new marks."""
+    """Those neither resolved nor marked. Returns their ids. Lock the accounts first: then this sees every
+    resolution that was folded, and every later fold sees the marks."""
     by_id = {(mark.organization_id, mark.reservation_id): mark.reason for mark in reversed(marks)}
     cursor = await connection.execute(
         """
@@ -198,9 +189,8 @@ async def mark_unsettled(connection: Connection, marks: Sequence[Mark]) -> set[U
 
 
 async def lock_account_rows(connection: Connection, *organizations: OrganizationId) -> None:
-    """Locks the accounts in a fixed order. Every admission locks its account first. So while this
-    transaction has the lock, no call of the organization is admitted, and every earlier admission
-    is committed or rolled back."""
+    """In a fixed order. Every admission locks its account first, so until this transaction ends
+    none is admitted, and earlier ones are committed or rolled back."""
     await connection.execute(
         "SELECT FROM accounts WHERE organization_id = ANY (%s) ORDER BY organization_id FOR UPDATE",
         (list(organizations),),

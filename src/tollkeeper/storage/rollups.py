@@ -1,10 +1,6 @@
-"""Adds calls, questions to judges and verdicts up for reports; `sums` reads what's written here, and the
-third fact, money, which settlements add up themselves (`resolutions`).
-
-`ROLL_UP_ACTIVITY` and `ROLL_UP_VERDICTS` are the last part of the statements that insert the records.
-Both read from `fresh`, the rows that were really inserted, so that a record that is written again isn't
-counted twice.
-"""
+"""Adds up calls, questions to judges and verdicts; `sums` reads that, and money, which settlements
+add up (`resolutions`). `ROLL_UP_ACTIVITY` and `ROLL_UP_VERDICTS` end the statements that insert the
+records, and read `fresh`, what was really inserted, so that repeats aren't counted twice."""
 
 from collections.abc import Sequence
 from typing import LiteralString
@@ -17,7 +13,7 @@ from tollkeeper.domain.traffic import STEP_S, STEPS_PER_DAY
 from tollkeeper.storage.database import Connection
 
 _DAY_S = 86_400
-# Stands for the organization, the project and the key in sums over all organizations.
+# Organization, project and key in sums over all organizations.
 EVERYBODY = UUID(int=0)
 
 
@@ -33,11 +29,10 @@ _ADD_USAGE: LiteralString = (
     + ", "
     + _add("cache_write_tokens", "output_tokens", "cost", "reported_cost")
 )
-# A step is five minutes. 300 is `STEP_S`, 12 is `STEPS_PER_HOUR`, and 1.1 is `BUCKET_RATIO` in
-# `domain.traffic`. Each table's rows are written in a fixed order. The condition `count(*) ... >= 0` is
-# always true; it makes a table wait for the one before. So two processes that write the same rows don't
-# deadlock. Latencies are counted by hour, under the first step of the hour. Overhead is in microseconds,
-# all other latencies are in milliseconds.
+# A step is five minutes. 300 is `STEP_S`, 12 `STEPS_PER_HOUR`, 1.1 `BUCKET_RATIO` in
+# `domain.traffic`. Rows are written in a fixed order, and `count(*) ... >= 0`, always true, makes a
+# table wait for the one before, so two processes don't deadlock. Latencies count by hour, under its
+# first step: overhead in microseconds, all others in milliseconds.
 ROLL_UP_ACTIVITY: LiteralString = (
     """
     , counted AS (
@@ -108,7 +103,7 @@ ROLL_UP_ACTIVITY: LiteralString = (
     DO UPDATE SET requests = t.requests + excluded.requests
 """
 )
-# A verdict without a probability is counted under the probability -1.
+# Without a probability, it's -1.
 ROLL_UP_VERDICTS: LiteralString = """
     INSERT INTO verdict_counts AS t (organization_id, policy_id, day, version, direction,
         probability_basis_points, asked, matched)
@@ -122,17 +117,16 @@ ROLL_UP_VERDICTS: LiteralString = """
 
 
 class JudgeUsage(msgspec.Struct):
-    """What questions to a judge used: the sums of one organization, day, backend and model, or a part of
-    them that isn't written yet."""
+    """Sums of an organization, day, backend and model, or a part that isn't written yet."""
 
     organization_id: OrganizationId
-    # Counted since 1970-01-01.
+    # Since 1970-01-01.
     day: int
     backend: str
     # As the backend calls it.
     model: str
     questions: int = 0
-    # Of these, those for which the backend reported no tokens.
+    # The backend reported no tokens for these.
     unreported_questions: int = 0
     input_tokens: int = 0
     cached_tokens: int = 0
@@ -169,16 +163,15 @@ _ADD_JUDGE_USAGE: LiteralString = (
 
 
 async def delete_before(connection: Connection, unix_s: int) -> None:
-    """Deletes what's older than the records, except `backend_usage`."""
+    """What's older than the records, except `backend_usage`."""
     await connection.execute("DELETE FROM traffic WHERE step < %s", (unix_s // STEP_S,))
     await connection.execute("DELETE FROM traffic_latency WHERE step < %s", (unix_s // STEP_S,))
     await connection.execute("DELETE FROM verdict_counts WHERE day < %s", (unix_s // _DAY_S,))
 
 
 async def sum_latencies_by_day(connection: Connection, unix_s: int) -> None:
-    """Replaces the hourly latency counts of the days before the day of `unix_s` by daily counts, so
-    that reports about weeks read few rows. The step of a daily count is the first step of its day.
-    If hourly rows are later written for such a day, the next run adds them to the daily counts."""
+    """Of the days before `unix_s`'s, so reports about weeks read few rows. A day's count is at its
+    first step. The next run adds what's written later."""
     await connection.execute(
         _SUM_LATENCIES_BY_DAY, {"end": unix_s // _DAY_S * STEPS_PER_DAY, "day": STEPS_PER_DAY}
     )

@@ -1,11 +1,7 @@
-"""Runs transactions in one or two network round trips, instead of one round trip for each
-statement.
-
-The driver's own pipeline waits for the socket once for each statement. In a busy process these waits
-take more time than all other work of an admission. Here each statement is prepared once per connection.
-All statements of a round trip are sent together, and then their results are read together, through
-the driver's public interface to libpq.
-"""
+"""Transactions in one or two round trips. The driver's own pipeline waits for the socket per
+statement, which takes a busy process more time than the rest of an admission. Here each is prepared
+once per connection, all are sent and then read together, through the driver's public interface to
+libpq."""
 
 import asyncio
 from collections.abc import Awaitable, Iterable
@@ -24,8 +20,7 @@ from psycopg.rows import TupleRow
 from tollkeeper.storage.watched_connection import WatchedConnection
 
 Connection: TypeAlias = psycopg.AsyncConnection[TupleRow]
-# The Python types of parameters. Parameters are sent as text, so a statement must declare a
-# parameter's SQL type (`%s::uuid[]`) unless the server can infer the type.
+# Sent as text, so declare the SQL type (`%s::uuid[]`) if the server can't infer it.
 Scalar: TypeAlias = UUID | str | int | None
 Parameter: TypeAlias = Scalar | list[UUID] | list[str] | list[int] | list[str | None]
 Rows: TypeAlias = list[TupleRow]
@@ -33,8 +28,8 @@ Rows: TypeAlias = list[TupleRow]
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """Describes a statement that is prepared under its name. Parameters are written as `%s`, as in
-    the driver's statements. `returns_rows` is False if no caller needs the rows."""
+    """Prepared under its name. Parameters are `%s`, as in the driver. `returns_rows` is False if
+    nobody needs them."""
 
     name: LiteralString
     sql: LiteralString
@@ -44,21 +39,21 @@ class Statement:
         return self, tuple(map(as_text, parameters))
 
     def bind_texts(self, *texts: bytes | None) -> "BoundStatement":
-        """Binds parameters that are already in PostgreSQL's text format, such as JSON documents."""
+        """In PostgreSQL's text format already, such as JSON documents."""
         return self, texts
 
     @property
     def numbered(self) -> str:
-        """Returns the SQL with the server's syntax for parameters: `$1`, `$2` and so on."""
+        """With the server's syntax: `$1`, `$2` and so on."""
         first, *rest = self.sql.split("%s")
         whole = first + "".join(f"${number}{piece}" for number, piece in enumerate(rest, 1))
         return whole.replace("%%", "%")
 
 
-# A statement and its parameters in PostgreSQL's text format; None means NULL.
+# In PostgreSQL's text format; None means NULL.
 BoundStatement: TypeAlias = tuple[Statement, tuple[bytes | None, ...]]
 
-# Statements without a name are not prepared: preparing BEGIN and COMMIT would save no time.
+# Unnamed statements aren't prepared, which would save no time for BEGIN and COMMIT.
 _BEGIN = Statement("", "BEGIN", returns_rows=False).bind_texts()
 _COMMIT = Statement("", "COMMIT", returns_rows=False).bind_texts()
 
@@ -75,36 +70,30 @@ class PlansDropped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _AdaptersOnly:
-    """Stands in for a connection in a `Transformer`, so that the transformer does not keep the
-    connection alive. Without a connection, the driver decodes text as UTF-8."""
+    """Instead of a connection, which a `Transformer` would keep alive. Decodes text as UTF-8
+    then."""
 
     adapters: AdaptersMap
     connection: None = None
 
 
 class RoundTrips:
-    """Runs a transaction on one connection, either with `begin` and then `commit`, or with a single
-    `run`. Between `begin` and `commit` the connection can be used normally. Without `commit` the
-    transaction stays open, and the caller has to roll it back."""
+    """Either `begin` and then `commit`, with normal use of the connection in between, or a single
+    `run`. Without `commit` it stays open, and you roll it back."""
 
     def __init__(self, connection: WatchedConnection) -> None:
-        # Between `begin` and `commit`, the caller may read on this connection.
+        # To read on, between `begin` and `commit`.
         self.connection = connection
         self._prepared = connection.prepared
 
     async def begin(self, *statements: BoundStatement) -> list[Rows]:
-        """Begins the transaction and runs the statements, in one round trip. Returns the rows of
-        each statement."""
+        """In one round trip. Returns the rows of each statement."""
         return (await self.run(_BEGIN, *statements))[1:]
 
     async def run(self, *statements: BoundStatement) -> list[Rows]:
-        """Runs a whole transaction in one round trip, and returns the rows of each statement. The
-        server treats statements that are sent together as one transaction, and commits it after the
-        last statement. Errors mean the same as in `commit`.
-
-        If the server has dropped one of these prepared statements, nothing was executed, so all
-        statements are prepared and sent again. The driver makes the server drop prepared statements
-        after every rollback."""
+        """A whole transaction in one round trip: the server commits after the last statement.
+        Errors are as in `commit`. If a prepared statement was dropped, nothing was executed, so all
+        is prepared and sent again: after every rollback, the driver has them dropped."""
         try:
             return await self._send_all(*statements)
         except pg.InvalidSqlStatementName:
@@ -113,15 +102,13 @@ class RoundTrips:
             return await self._send_all(*statements)
 
     def commit(self, *statements: BoundStatement) -> Awaitable[object]:
-        """Runs the statements and commits, in one round trip. If the server rejects a statement,
-        raises the server's error, and nothing is committed. After any other error, the commit may
-        or may not have happened."""
+        """In one round trip. If the server rejects a statement, nothing is committed; after any
+        other error it may be or not."""
         return self.read(*statements, _COMMIT)
 
     async def read(self, *statements: BoundStatement) -> list[Rows]:
-        """Runs statements between `begin` and `commit`, in one round trip. Returns the rows of each
-        statement. Raises PlansDropped if the server has dropped a prepared statement, because only
-        the caller can repeat the whole transaction."""
+        """Between `begin` and `commit`, in one round trip. PlansDropped if the server has dropped
+        one: only the caller can repeat the whole transaction."""
         try:
             return await self._send_all(*statements)
         except pg.InvalidSqlStatementName as exc:
@@ -132,8 +119,7 @@ class RoundTrips:
         return error
 
     async def _send_all(self, *statements: BoundStatement) -> list[Rows]:
-        """Sends the statements together. Returns the rows of each statement, or raises the error
-        of the first statement that failed."""
+        """Raises the first failed statement's error."""
         pgconn, names = self.connection.pgconn, self._prepared.names
         for statement, _ in statements:
             if statement.name not in names:
@@ -150,8 +136,7 @@ class RoundTrips:
             results = await _read_results(pgconn, len(statements))
             pgconn.exit_pipeline_mode()
         except BaseException:
-            # Results of these statements may still arrive on this connection, so it cannot be used
-            # again.
+            # Results may still arrive, so this connection can't be used again.
             await self.connection.close()
             raise
         finally:
@@ -165,14 +150,13 @@ class RoundTrips:
         ]
 
     async def _prepare(self, *statements: BoundStatement) -> None:
-        """Prepares the statements that are not prepared yet, in one round trip."""
+        """In one round trip."""
         preparing = []
         for statement, _ in statements:
             if statement.name not in self._prepared.names:
                 name = f"{statement.name}_{self._prepared.generation}"
-                # Record the name before preparing. If this task is interrupted before the server
-                # has prepared the statement, the first use fails, and the statement is prepared
-                # under a new name.
+                # Before preparing: if this task is interrupted, the first use fails, and it's
+                # prepared under a new name.
                 self._prepared.names[statement.name] = name.encode()
                 preparing.append(f"PREPARE {name} AS {statement.numbered};")
         await self.connection.execute("".join(preparing).encode(), prepare=False)
@@ -184,7 +168,7 @@ class RoundTrips:
             transformer.set_pgresult(result)
             if statement.name:
                 self._prepared.transformers[statement.name] = transformer
-        # The columns of a prepared statement do not change, so the column loaders are reused.
+        # A prepared statement's columns don't change, so reuse the loaders.
         transformer.set_pgresult(result, set_loaders=False)
         return transformer.load_rows(0, result.ntuples, tuple)
 
@@ -199,8 +183,7 @@ async def run_alone(
 
 
 def as_text(parameter: Parameter) -> bytes | None:
-    """Encodes a parameter in PostgreSQL's text format. None means NULL. Raises TypeError for types
-    that are not in `Parameter`, and the driver's DataError for text that PostgreSQL cannot
+    """None means NULL. TypeError if it's no `Parameter`, DataError for text PostgreSQL can't
     store."""
     if parameter is None:
         return None
@@ -217,7 +200,7 @@ def as_text(parameter: Parameter) -> bytes | None:
 
 
 def id_array(ids: Iterable[int]) -> bytes:
-    """Returns an array of UUIDs, which are given as integers, in PostgreSQL's text format."""
+    """From integers, in PostgreSQL's text format."""
     return b"{%b}" % ",".join(map("{:032x}".format, ids)).encode()
 
 
@@ -234,14 +217,13 @@ def _array_element(value: Scalar) -> str:
         return "NULL"
     if not isinstance(value, str):
         return _scalar_text(value)
-    # Text is always quoted, so that an empty text, a comma, a brace or the word NULL is plain text.
+    # Always quoted, so an empty text, a comma, a brace or the word NULL is plain text.
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
 async def _read_results(pgconn: PGconn, statements: int) -> list[PGresult]:
-    """Sends data that are still buffered, and returns the results of all statements. If the commit
-    was rejected, its error is one more result than there are statements."""
+    """Sends what's buffered first. A rejected commit's error is one more result."""
     loop, descriptor = asyncio.get_running_loop(), pgconn.socket
     results: list[PGresult] = []
     expected = statements + 1
@@ -253,7 +235,7 @@ async def _read_results(pgconn: PGconn, statements: int) -> list[PGresult]:
             while pgconn.is_busy():
                 await _wait(loop, descriptor)
                 pgconn.consume_input()
-            # A None marks the end of each statement's results. It never has to be waited for.
+            # A None ends each statement's results, and never has to be waited for.
             results += iter(pgconn.get_result, None)
         if pgconn.status == _CONNECTION_BAD:
             raise pg.OperationalError("the connection to the database is lost")
@@ -262,9 +244,9 @@ async def _read_results(pgconn: PGconn, statements: int) -> list[PGresult]:
 
 
 async def _wait(loop: asyncio.AbstractEventLoop, descriptor: int, *, sending: bool = False) -> None:
-    """Waits until the socket can be read or, while `sending`, written. The socket is registered for
-    one wait only: it stays writable, which would wake up the event loop all the time, and after an
-    error on the socket, uvloop refuses to use the old registration."""
+    """Until it's readable or, while `sending`, writable. Registered for one wait only: it stays
+    writable, which would keep waking the loop, and after an error on the socket, uvloop refuses the
+    old registration."""
     ready = loop.create_future()
     loop.add_reader(descriptor, _wake, ready)
     if sending:

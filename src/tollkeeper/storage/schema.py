@@ -1,5 +1,4 @@
-"""Checks, before the database is used, that its commits are durable and that this code works with
-its schema."""
+"""Checks before use that commits are durable and this code works with the schema."""
 
 from typing import LiteralString
 
@@ -21,10 +20,10 @@ from tollkeeper.storage.sessions import (
 __all__ = ["SchemaTooOld", "check_database", "code_revision", "find_outdated"]
 
 _STATEMENT_TIMEOUT_S = 5.0
-# Unless these settings are on, a crash may lose or corrupt acknowledged commits.
+# Without these, a crash may lose or corrupt acknowledged commits.
 _DURABILITY = ("fsync", "full_page_writes")
 
-# Finds the settings that differ from their defaults.
+# Only settings that differ from their defaults.
 _CONNECTIONS_ALLOWED: LiteralString = """
     SELECT min(allowed) FROM (
         SELECT current_setting('max_connections')::int AS allowed
@@ -47,13 +46,12 @@ class SchemaTooOld(StateConflict):
 
 
 def check_database(conninfo: str, *, before_serving: bool = False) -> SchemaState:
-    """Raises a one-line error if a check fails or the database cannot be reached. Otherwise returns the
-    state of the schema. Two checks run only with `before_serving`: the check of the pooler, because it
-    needs a second connection, and the check that the database is writable, because only serving needs
-    a writable database."""
+    """Raises a one-line error if a check fails or the database can't be reached. Only
+    `before_serving`: the pooler, as it needs a second connection, and whether you can write, as
+    only serving must."""
     try:
         address = session_conninfo(conninfo)
-        # With autocommit, each statement is its own transaction, as on the gateway's connections.
+        # As on the gateway's connections.
         with psycopg.connect(address, autocommit=True) as connection:
             connection.execute(session_settings(_STATEMENT_TIMEOUT_S).encode())
             check_session(connection)
@@ -63,7 +61,7 @@ def check_database(conninfo: str, *, before_serving: bool = False) -> SchemaStat
             _check_durability(connection)
             return _check_schema(connection)
     except (psycopg.OperationalError, psycopg.ProgrammingError) as exc:
-        # The driver raises a ProgrammingError for a malformed address.
+        # That's what the driver raises for a malformed address.
         raise Unavailable(unreachable_detail(conninfo, exc)) from exc
 
 
@@ -99,16 +97,15 @@ def _check_schema(connection: psycopg.Connection) -> SchemaState:
 
 
 def find_recovery_targets(conninfo: str) -> tuple[str, ...]:
-    """Returns the names of recovery targets that a restore has left in the settings of a writable
-    server. Leaves out targets that the next restart will change, because a new standby reads the
-    changed settings files."""
+    """What a restore left in a writable server's settings, except those that the next restart will
+    change: a new standby reads the changed files."""
     with psycopg.connect(session_conninfo(conninfo), autocommit=True) as connection:
         rows = connection.execute(_RECOVERY_TARGETS).fetchall()
     return tuple(row[0] for row in rows)
 
 
 def connections_allowed(conninfo: str) -> int:
-    """Returns the highest number of connections that the server, the database and the role allow."""
+    """By the server, the database and the role."""
     with psycopg.connect(session_conninfo(conninfo), autocommit=True) as connection:
         row = connection.execute(_CONNECTIONS_ALLOWED).fetchone()
     assert row is not None
@@ -116,8 +113,7 @@ def connections_allowed(conninfo: str) -> int:
 
 
 def find_outdated(conninfo: str) -> str | None:
-    """Returns a one-line explanation if the schema has become too new for this code. Otherwise, or
-    if the schema cannot be read, returns None."""
+    """In one line, if the schema is too new for this code. None if it can't be read."""
     try:
         with psycopg.connect(session_conninfo(conninfo), autocommit=True) as connection:
             connection.execute(session_conventions().encode())

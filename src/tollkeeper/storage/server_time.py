@@ -1,4 +1,4 @@
-"""Reads the time of the database server, which all processes of a gateway share."""
+"""The database server's time, which all processes share."""
 
 from datetime import datetime
 
@@ -6,7 +6,6 @@ from tollkeeper.storage.round_trips import Connection
 
 
 async def read_time(connection: Connection, *, seconds_ago: float = 0) -> datetime:
-    """Returns the server's time `seconds_ago` seconds ago."""
     cursor = await connection.execute(
         "SELECT clock_timestamp() - make_interval(secs => %s)", (seconds_ago,)
     )

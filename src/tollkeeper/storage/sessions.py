@@ -1,9 +1,6 @@
-"""Defines the session settings of every database connection, and checks that they stay in effect.
-
-A pooler between the gateway and PostgreSQL may drop session settings, or give the session to
-another client between two transactions. Both could lose money without an error, so the gateway
-refuses to start behind such a pooler.
-"""
+"""Every connection's settings, and checks that they stay. A pooler may drop them, or give the
+session to another client between two transactions. Both could lose money without an error, so the
+gateway won't start behind one."""
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -15,20 +12,18 @@ from tollkeeper.domain.errors import StateConflict
 
 _CONNECT_TIMEOUT_S = 5
 _DEFAULT_PORT = 5432
-# The operating system closes a connection, even an idle one, if the server's machine does not
-# respond for about 12 seconds. `tcp_user_timeout` is in milliseconds, the idle time and the
-# interval are in seconds.
+# Closes even idle connections if the server's machine is silent for about 12 seconds.
+# `tcp_user_timeout` is in milliseconds, the rest in seconds.
 _KEEPALIVE: dict[str, int] = {
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
     "tcp_user_timeout": 12_000,
 }
-# The values of `synchronous_commit` with which an acknowledged settlement is durable.
+# With these, an acknowledged settlement is durable.
 _DURABLE_COMMIT = ("on", "remote_write", "remote_apply")
-# What the gateway's SQL and the driver rely on: how values are written and read, and where tables are
-# found. All values are PostgreSQL's defaults, but a server, a database or a role can have others (`ALTER
-# ROLE ... SET`).
+# What our SQL and the driver rely on: how values are written and read, where tables are. All are
+# PostgreSQL's defaults, but a server, database or role can have others (`ALTER ROLE ... SET`).
 CONVENTIONS = {
     "search_path": '"$user", public',
     "datestyle": "ISO, MDY",
@@ -39,7 +34,7 @@ CONVENTIONS = {
     "transform_null_equals": "off",
     "timezone": "UTC",
 }
-# The allowed values of the other settings that `check_session` checks.
+# Allowed values, for `check_session`.
 _SETTINGS: dict[str, tuple[str, ...]] = {
     "synchronous_commit": _DURABLE_COMMIT,
     "transaction_isolation": ("read committed",),
@@ -47,29 +42,27 @@ _SETTINGS: dict[str, tuple[str, ...]] = {
 }
 
 
-# A gateway connects every few seconds, always to the same address, so the results for it are cached.
+# A gateway connects every few seconds, always to the same address.
 @lru_cache(maxsize=16)
 def session_conninfo(conninfo: str) -> str:
-    """Adds the gateway's connection parameters to the address. The address may override the
-    keepalive parameters and `target_session_attrs`."""
+    """The address may override the keepalive parameters and `target_session_attrs`."""
     parts = conninfo_to_dict(conninfo)
     parameters: dict[str, str | int] = {
         "connect_timeout": _CONNECT_TIMEOUT_S,
         "application_name": "tollkeeper",
-        # The module `round_trips` sends and reads text in this encoding.
+        # As `round_trips` sends and reads.
         "client_encoding": "utf8",
         **{name: parts.get(name) or value for name, value in _KEEPALIVE.items()},
     }
     if "," in str(parts.get("host") or parts.get("hostaddr") or ""):
-        # If the address has several hosts, connect to the writable host (the primary).
+        # Of several hosts, the writable one (the primary).
         parameters["target_session_attrs"] = parts.get("target_session_attrs") or "read-write"
     return make_conninfo(conninfo, **parameters)
 
 
 @lru_cache(maxsize=16)
 def single_hosts(conninfo: str) -> tuple[tuple[str, str], ...]:
-    """Returns one pair for each host in the address: the host's display name, and an address that
-    contains only this host."""
+    """For each: its name to show, and an address with only this host."""
     parts = conninfo_to_dict(conninfo)
     hosts = str(parts.get("host") or parts.get("hostaddr") or "").split(",")
     hosts_and_addresses = []
@@ -87,8 +80,7 @@ def single_hosts(conninfo: str) -> tuple[tuple[str, str], ...]:
 
 
 def shown_hosts(conninfo: str) -> str:
-    """Lists the hosts of the address with their ports. Omits all other parts of the address, such
-    as passwords."""
+    """With ports, but nothing else of the address, such as passwords."""
     try:
         return ", ".join(shown for shown, _ in single_hosts(conninfo))
     except psycopg.ProgrammingError:
@@ -96,8 +88,7 @@ def shown_hosts(conninfo: str) -> str:
 
 
 def session_settings(statement_timeout_s: float) -> str:
-    """Returns the statement that changes the settings of a new session. The settings are not sent
-    as parameters of the connection, because poolers do not forward such parameters."""
+    """A statement, not connection parameters, which poolers don't pass on."""
     statement_ms = int(statement_timeout_s * 1000)
     settings = {
         "statement_timeout": statement_ms,
@@ -105,8 +96,7 @@ def session_settings(statement_timeout_s: float) -> str:
         "idle_in_transaction_session_timeout": 2 * statement_ms,
         "synchronous_commit": "on",
         "default_transaction_isolation": "read committed",
-        # The server ends sessions of a machine that no longer responds. By default it does so only
-        # after hours.
+        # Ends sessions of a silent machine, by default only after hours.
         "tcp_keepalives_idle": 10,
         "tcp_keepalives_interval": 5,
         "tcp_keepalives_count": 3,
@@ -115,8 +105,7 @@ def session_settings(statement_timeout_s: float) -> str:
 
 
 def session_conventions() -> str:
-    """Returns the statement that a session needs before any other, if it does not get all
-    `session_settings`."""
+    """Before any other statement, if a session doesn't get all `session_settings`."""
     return _set_all(CONVENTIONS)
 
 
@@ -127,7 +116,7 @@ def _set_all(settings: Mapping[str, object]) -> str:
 
 
 def check_session(connection: psycopg.Connection) -> None:
-    """Raises a one-line error if a setting of the session is not in effect."""
+    """A one-line error if a setting isn't in effect."""
     settings = _SETTINGS | {name: (value,) for name, value in CONVENTIONS.items()}
     for name, value in current_settings(connection, settings):
         allowed = settings[name]
@@ -145,12 +134,9 @@ def current_settings(connection: psycopg.Connection, names: Iterable[str]) -> li
 
 
 def check_pooler(conninfo: str, connection: psycopg.Connection) -> None:
-    """Raises a one-line error if the session's server process changes between two transactions.
-
-    A pooler in transaction mode gives the most recently used server process to the next client. So
-    while the second connection keeps a transaction open in that process, the first connection gets
-    a different process.
-    """
+    """A one-line error if the session's server process changes between transactions. In transaction
+    mode a pooler gives the last used one to the next client, so while the second connection keeps a
+    transaction open there, the first gets another."""
     before = _server_process(connection)
     with psycopg.connect(conninfo) as other:
         _server_process(other)  # begins a transaction, which stays open until the block ends

@@ -31,27 +31,26 @@ from tollkeeper.storage.database import Connection
 from tollkeeper.storage.rollups import EVERYBODY
 from tollkeeper.storage.server_time import read_time
 
-# A report about a longer time is by hour.
+# Longer reports are by hour.
 _BY_STEP_S_MAX = 2 * 86_400
 _HOUR_MS = 3_600_000
-# The greatest difference between the time in a call's id and the time of its admission: the call
-# may wait before it is admitted, and the clocks of gateways and database may differ.
+# From the time in a call's id to its admission: it may wait first, and clocks may differ.
 _ID_MARGIN_HOURS = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
     source: LiteralString
-    # The column of the period.
+    # Of the period.
     time: LiteralString
-    # What can be grouped by or added up and isn't simply a column or the sum of one.
+    # What isn't simply a column or the sum of one.
     expressions: Mapping[str, LiteralString] = field(default_factory=dict)
-    # Conditions for all rows.
+    # For all rows.
     only: Mapping[str, object] = field(default_factory=dict)
 
 
 MONEY = Fact("cost_rollup", "day", {"amount": "coalesce(sum(amount_picousd), 0)"})
-# OFFSET 0 makes PostgreSQL search the index once for each organization, instead of reading all rows.
+# OFFSET 0 makes PostgreSQL search the index per organization, instead of reading all rows.
 MONEY_OF_ALL = Fact(
     """organizations o CROSS JOIN LATERAL (
         SELECT * FROM cost_rollup
@@ -96,9 +95,9 @@ async def read(
     newest_first: bool = False,
     limit: int | None = None,
 ) -> list[tuple[Any, ...]]:
-    """Returns rows of the columns `by` and the sums `add`, in the order of `by`; a single row if nothing
-    is grouped. A filter without a value (None, or an empty sequence) doesn't count; a sequence means any
-    of its values. `highest` leaves out groups whose highest value of a column is below an amount."""
+    """Columns `by` and sums `add`, ordered by `by`; one row if nothing is grouped. Filters: None or
+    empty doesn't count, a sequence means any of it. `highest` leaves out groups whose highest value
+    of a column is below an amount."""
     condition, values = filters({**where, **fact.only})
     statement = _statement(
         fact, condition, by, add, highest and highest[0], newest_first=newest_first
@@ -120,7 +119,7 @@ def _statement(
     *,
     newest_first: bool = False,
 ) -> LiteralString:
-    """Each combination of filters and groups is a statement of its own, with its own plan."""
+    """Each combination is a statement of its own, with its own plan."""
     groups = [fact.expressions.get(name, name) for name in by]
     sums = [fact.expressions.get(name, f"coalesce(sum({name}), 0)") for name in add]
     statement = f"""
@@ -136,7 +135,7 @@ def _statement(
 
 
 def filters(where: Mapping[str, object]) -> tuple[LiteralString, dict[str, object]]:
-    """Returns the SQL conditions and their values."""
+    """Conditions and their values."""
     conditions: list[LiteralString] = ["true"]
     values: dict[str, object] = {}
     for name, value in where.items():
@@ -166,7 +165,7 @@ async def find_costs(
     group_by: Sequence[CostDimension] = (),
     limit: int | None = None,
 ) -> list[CostRow]:
-    """Returns at most `limit` costs by day and by the dimensions in `group_by`, the earliest first."""
+    """Earliest first."""
     dimensions = [dimension.value for dimension in CostDimension if dimension in group_by]
     rows = await read(
         connection,
@@ -191,9 +190,8 @@ async def find_costs_by_hour(
     project_ids: Sequence[ProjectId],
     api_key_ids: Sequence[KeyId],
 ) -> dict[int, int]:
-    """Returns the cost by hour (since 1970) of the resolved calls that were admitted in each hour. Money
-    is added up by day, so this reads the calls."""
-    # An id contains the time at which the call began, by the clock of its gateway.
+    """By hour of admission, since 1970. Money is added up by day, so this reads the calls."""
+    # An id has the time when the call began, by its gateway's clock.
     first_id, end_id = (
         request_id(hour * _HOUR_MS, 0)
         for hour in (hours.start - _ID_MARGIN_HOURS, hours.stop + _ID_MARGIN_HOURS)
@@ -243,8 +241,7 @@ async def sum_unsettled(
     project_ids: Sequence[ProjectId] = (),
     api_key_ids: Sequence[KeyId] = (),
 ) -> Unsettled:
-    """Counts the calls that were admitted on these days and whose cost is still unknown. There are few,
-    so they aren't added up anywhere."""
+    """Admitted on these days, cost still unknown. They're few, so nothing adds them up."""
     condition, values = filters({"project_id": project_ids, "api_key_id": api_key_ids})
     cursor = await connection.execute(
         _SUM_UNSETTLED.format(condition=condition),
@@ -287,8 +284,7 @@ def of_calls(traffic_filter: TrafficFilter) -> dict[str, object]:
 async def count_by_step(
     connection: Connection, traffic_filter: TrafficFilter, time: TimeRange
 ) -> list[StepCount]:
-    """Counts calls by step and status, or by hour in a report about more than two days, the newest
-    first. Tenants' calls are stored by step only."""
+    """By hour if it's more than two days, newest first. Tenants' calls are stored by step only."""
     is_of_tenant = traffic_filter.names_a_tenant
     rows = await read(
         connection,
@@ -311,9 +307,8 @@ async def find_steps(
     limit: int | None = None,
     hours: Sequence[int] = (),
 ) -> list[tuple[int, int]]:
-    """Returns at most `limit` of the newest steps with calls, each with its number of activity records.
-    With `cost_picousd_min`, returns only steps in which a call cost at least this amount. With `hours`,
-    searches the index only for the steps of these hours, given as the first step of each."""
+    """The newest with calls, each with its number of records. `cost_picousd_min`: only those where
+    a call cost at least this. `hours` (their first steps): only searches these."""
     steps = [first + step for first in hours for step in range(STEPS_PER_HOUR)]
     rows = await read(
         connection,
@@ -332,8 +327,7 @@ async def find_steps(
 async def find_expensive_hours(
     connection: Connection, traffic_filter: TrafficFilter, time: TimeRange, cost_picousd_min: int
 ) -> list[int]:
-    """Returns the first step of each hour in which a call of any tenant cost at least this amount, the
-    newest first."""
+    """First steps of hours where any tenant's call cost at least this, newest first."""
     assert not traffic_filter.names_a_tenant
     steps = steps_of(time)
     rows = await read(
@@ -356,8 +350,8 @@ async def sum_by_backend(connection: Connection, time: TimeRange) -> list[Backen
 
 
 async def count_latencies(connection: Connection, time: TimeRange) -> list[LatencyCount]:
-    """Counts the calls in each latency bucket, over all hours that overlap the time range. Includes the
-    whole first day if its hours are already added up."""
+    """By bucket, over all hours that overlap. The whole first day, if its hours are already added
+    up."""
     steps = steps_of(time)
     kept_from = await read_time(connection, seconds_ago=LATENCY_HOURS_KEPT_S)
     first = steps.start - steps.start % STEPS_PER_HOUR
@@ -383,7 +377,7 @@ def _of_all(time: TimeRange) -> Fact:
 
 
 def steps_of(time: TimeRange) -> range:
-    """Returns the steps that overlap the time range. In a report by hour, begins with a full hour."""
+    """Those that overlap. By hour, begins with a full one."""
     start = time.start // STEP_S
     if _is_by_hour(time):
         start -= start % STEPS_PER_HOUR

@@ -1,5 +1,4 @@
-"""Applies the rate limit of a project, which is a token bucket, to requests that reserve no money.
-Contains the SQL for the token bucket."""
+"""A project's rate limit (a token bucket) for requests that reserve no money."""
 
 from typing import LiteralString
 
@@ -24,8 +23,7 @@ async def take_from_rate(
     project_id: ProjectId,
     limits: DefaultLimits,
 ) -> Decision:
-    """Decides whether the project's token bucket allows the request, and writes the bucket's new
-    state. Locks the account first, like every transaction that changes data for admission."""
+    """Locks the account first, like everything that changes data for admission."""
     await use_asynchronous_commit(connection)  # for the commit at the end of the transaction
     await lock_account_rows(connection, organization_id)
     cursor = await connection.execute(_READ_RATE, (organization_id, project_id))
@@ -36,7 +34,7 @@ async def take_from_rate(
     requests_per_minute = own_limit or limits.requests_per_minute
     full_bucket = requests_per_minute * RATE_UNITS_PER_REQUEST
     before = ProjectState(
-        # The decision about the rate uses neither spending nor concurrency.
+        # The rate needs neither spending nor concurrency.
         spend=Spend(),
         archived=False,
         live_holds=0,

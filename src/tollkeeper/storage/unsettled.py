@@ -1,6 +1,5 @@
-"""Contains the SQL that selects many unsettled reservations. All queries read the marks of unsettled
-calls first, because there are few marks. The reservation of a call in flight has no mark, so it is never
-selected."""
+"""Selects many unsettled reservations. Marks come first: they're few, and a call in flight has
+none, so it's never selected."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,10 +13,10 @@ from tollkeeper.storage.database import Connection
 
 @dataclass(frozen=True, slots=True)
 class UnsettledSelection:
-    # Selects reservations that became unsettled before this server time; None for any time.
+    # By the server's time; None for any.
     marked_before: datetime | None
     organization_id: OrganizationId | None = None
-    # Selects reservations of calls to one of these models; None for any model.
+    # None for any.
     models: tuple[str, ...] | None = None
 
 
@@ -26,8 +25,7 @@ ALL_UNSETTLED = UnsettledSelection(marked_before=None)
 
 @dataclass(frozen=True, slots=True, order=True)
 class UnsettledKey:
-    """Identifies an unsettled reservation. Pages are ordered by this key, and each page begins
-    after the last key of the previous page."""
+    """Pages are in its order, each after the previous page's last."""
 
     organization_id: OrganizationId
     id: UUID

@@ -1,13 +1,7 @@
-"""Contains the SQL that verifies the ledger's invariants. Each invariant has one query, which returns
-the rows that violate the invariant.
-
-Every query except the query in `SCHEMA` covers a slice of the ledger: the organizations with ids above
-`after`, up to and including `end`. The queries in `SUMS` compare accounts with sums of immutable rows.
-For closed months these queries use the stored totals instead of the rows, except the queries about caps.
-The queries in `ROWS` check single rows, and are also limited to a range of reservation ids, which covers
-one or more partitions. In the queries about balances, resolutions that are not yet folded into the
-accounts count as if they were folded.
-"""
+"""The ledger's invariants: each has a query for the rows that violate it. All but `SCHEMA`'s cover
+a slice: organizations above `after`, up to `end`. `SUMS` compare accounts with immutable rows, for
+closed months with the stored totals (except for caps). `ROWS` check single rows, in a range of ids,
+so in one or more partitions. For balances, resolutions that aren't folded yet count as folded."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,43 +18,38 @@ from tollkeeper.storage.payments import DUE
 from tollkeeper.storage.price_columns import lines, total
 
 Query: TypeAlias = LiteralString
-# The maximum number of rows that a query returns. An operator could not repair more differences by
-# hand.
+# Rows. Nobody could repair more by hand.
 DIFFERENCES_PER_QUERY_MAX = 1000
 
 
-# The advisory lock of the process that verifies the ledger automatically.
+# For automatic verification.
 _VERIFICATION_LOCK = 7461_0005
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    # The organizations with ids above `after`, up to and including `end`.
+    # Above `after`, up to and including `end`.
     after: UUID = FIRST_ID
     end: UUID = LAST_ID
-    # For queries about single rows: the reservation ids from `first_id` up to and including
-    # `last_id`.
+    # For single rows: reservation ids, both inclusive.
     first_id: UUID = FIRST_ID
     last_id: UUID = LAST_ID
-    # Reservation ids from `closed_from` up to, but excluding, `closed_to` belong to closed months.
-    # Their rows are skipped.
+    # Closed months' ids, excluding `closed_to`: their rows are skipped.
     closed_from: UUID = FIRST_ID
     closed_to: UUID = FIRST_ID
 
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """Contains the highest age of a hold whose call is still in flight, and the time without a heartbeat
-    after which a process counts as dead."""
+    """Of a hold whose call is still in flight, and of a heartbeat before a process counts as
+    dead."""
 
     age_s: float
     lease_s: float
 
 
-# Sums the held, unsettled and settled amounts, from the immutable rows of open months and from the
-# stored totals of closed months. Closed months have no held or unsettled amounts. The query is
-# MATERIALIZED, because otherwise, in a new database without statistics, the planner would compute these
-# sums again for every account.
+# Open months' rows plus closed months' totals, which have nothing held or unsettled. MATERIALIZED:
+# in a new database without statistics, the planner would compute it again for every account.
 _RESERVED: LiteralString = """
     , reserved AS MATERIALIZED (
         SELECT r.organization_id, r.project_id,
@@ -149,7 +138,7 @@ _PROJECTS: LiteralString = with_balances(
     unfolded_where=_IN_SLICE,
 )
 
-# The amounts of a settlement (`d`) by price dimension: one row with `dimension` and `amount` each.
+# Of a settlement (`d`): a row per price dimension, `dimension` and `amount`.
 LINES: LiteralString = lines("d.")
 _ROLLUP: LiteralString = (
     """
@@ -203,11 +192,9 @@ _OVERAGES: LiteralString = (
     """
 )
 
-# Finds open holds of dead processes. A process is registered as long as it has holds. If a
-# registered process has sent no recent heartbeat, it may have died just now, and recovery may not
-# have found its holds yet. So its holds are reported only if they are older than the longest
-# possible call. `abs` treats times in the future like times in the past, because a clock may have
-# been set back.
+# Dead processes' open holds. A process is registered while it has holds. Without a recent heartbeat
+# it may have just died, before recovery found them, so they only count if they're older than the
+# longest call. `abs`, because a clock may have been set back.
 _STALE: LiteralString = """
     SELECT r.id::text, format('held since %%s by a process that is gone', r.held_at)
     FROM reservations r LEFT JOIN processes p ON p.id = r.process_id
@@ -234,9 +221,8 @@ _TENANTS: LiteralString = """
       AND (r.id < %(closed_from)s OR r.id >= %(closed_to)s)
 """
 
-# Each payment of an organization must be granted once, and its refunds and disputes must be
-# withdrawn. Each grant that names a payment must belong to a recorded payment of the same
-# organization and mode (live or test).
+# Each is granted once, refunds and disputes withdrawn; each grant's payment is recorded, with the
+# same organization and mode (live or test).
 _PAYMENTS: LiteralString = (
     "WITH due AS ("
     + DUE
@@ -261,9 +247,8 @@ _PAYMENTS: LiteralString = (
     """
 )
 
-# A cost must count on the day when its call was admitted or, if that day is in a closed month, on a
-# day of a later month (as an adjustment). Rows from older versions of the gateway count on the day
-# of their settlement.
+# A cost counts on the day of admission or, if that's in a closed month, in a later month (as an
+# adjustment). Older versions' rows count on the day of settlement.
 _DAYS: LiteralString = """
     SELECT d.reservation_id::text, format('admitted at %%s, resolved at %%s, counted on day %%s%%s',
         r.held_at, d.resolved_at, d.day, ' as an adjustment of day ' || d.adjusts_day)
@@ -288,8 +273,7 @@ _MARKS: LiteralString = """
           WHERE r.organization_id = m.organization_id AND r.id = m.reservation_id)
 """
 
-# Ignores released calls: a database crash may lose the reservation of a released call, but nothing
-# was charged for the call.
+# Not released calls: a crash may lose their reservation, but nothing was charged.
 _RESERVATIONS: LiteralString = """
     SELECT a.request_id::text, format('the call was %%s and has no reservation', a.settlement)
     FROM activity a
@@ -307,8 +291,7 @@ _FLOATS: LiteralString = """
     WHERE table_schema = current_schema() AND data_type IN ('real', 'double precision', 'money')
 """
 
-# Queries that compare accounts with sums of rows. For each organization, a query needs all rows in
-# one snapshot.
+# Accounts against rows, which a query needs all in one snapshot per organization.
 SUMS: dict[str, Query] = {
     "balances are the sum of their rows": _BALANCES,
     "project balances are the sum of their rows": _PROJECTS,
@@ -316,7 +299,7 @@ SUMS: dict[str, Query] = {
     "payments are granted as their events say": _PAYMENTS,
     **CAP_SUMS,
 }
-# Queries that check single rows, so that ranges of ids can be checked separately.
+# Single rows, so ranges of ids can be checked separately.
 ROWS: dict[str, Query] = {
     "every excess over a hold has its overage row": _OVERAGES,
     "no hold outlives its process": _STALE,
@@ -330,14 +313,12 @@ INVARIANTS: dict[str, Query] = {**SUMS, **ROWS, **SCHEMA}
 
 
 async def allow_long_statements(connection: Connection) -> None:
-    """Increases the statement timeout for this transaction, because verification queries read many
-    rows."""
+    """In this transaction: verification reads many rows."""
     await watched_connection.allow_long_statements(connection, minutes=60)
 
 
 async def begin_snapshot(connection: Connection) -> None:
-    """Makes all statements of the transaction see one snapshot. Must be called before any other
-    statement of the transaction."""
+    """Must be the transaction's first statement."""
     await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
     await allow_long_statements(connection)
 
@@ -348,12 +329,10 @@ async def find_in_slice(
     part: Slice,
     ages: Ages,
 ) -> list[tuple[str, str, str]]:
-    """Returns (invariant, subject, explanation) for each row that a query in `queries` finds in the
-    slice. The subject is for example the id of a reservation or of a project. Must be called in a
-    transaction."""
-    # If a table has no statistics, the planner expects few rows in every slice. The planner would
-    # then materialize one table and compare each of its rows with every row of another table. With
-    # this plan disabled, the planner looks up rows by their keys.
+    """(invariant, subject, explanation), the subject being for example a reservation's or project's
+    id. In a transaction."""
+    # Without statistics, the planner expects few rows, materializes one table and compares all its
+    # rows with all of another. Otherwise it looks them up by key.
     await connection.execute("SET LOCAL enable_material TO off")
     parameters = {**asdict(part), **asdict(ages), "limit": DIFFERENCES_PER_QUERY_MAX}
     differences = []
@@ -368,9 +347,8 @@ async def find_in_slice(
 
 
 async def find_closed_range(connection: Connection) -> tuple[UUID, UUID]:
-    """Returns the first reservation id in closed months, and the first reservation id after the
-    closed months. Months are closed in order and without gaps, so all closed months form one range.
-    The range is empty if no month is closed."""
+    """First reservation id in closed months, and after them. They close in order, without gaps, so
+    it's one range, maybe empty."""
     cursor = await connection.execute(
         "SELECT min(month), max(month) FROM ledger_closes", prepare=False
     )
@@ -381,9 +359,8 @@ async def find_closed_range(connection: Connection) -> tuple[UUID, UUID]:
 
 
 async def find_organizations_end(connection: Connection, after: UUID, size: int) -> UUID:
-    """Returns the last organization id in a slice of `size` organizations with ids above `after`.
-    If there are fewer organizations, returns `LAST_ID`, so that the last slice also covers rows of
-    organizations without an account."""
+    """The last of `size` above `after`; `LAST_ID` if there are fewer, so the last slice also covers
+    rows of organizations without an account."""
     cursor = await connection.execute(
         """
         SELECT organization_id FROM accounts WHERE organization_id > %s
@@ -420,9 +397,8 @@ async def write_verification(connection: Connection, differences: int) -> None:
 
 
 async def verification_is_due(connection: Connection, every_hours: int) -> bool:
-    """Tells whether the last verification is at least `every_hours` hours old. If the ledger was never
-    verified, tells whether the oldest organization is at least that old. A time in the future counts as
-    old, because it was written before the clock was set back."""
+    """The last one, or if there's none the oldest organization, is at least `every_hours` old. The
+    future counts as old: it's from before the clock was set back."""
     cursor = await connection.execute(
         """
         SELECT FROM (SELECT clock_timestamp() AS now) AS one,
@@ -437,8 +413,7 @@ async def verification_is_due(connection: Connection, every_hours: int) -> bool:
 
 @asynccontextmanager
 async def verification_lock(connection: Connection) -> AsyncIterator[bool]:
-    """Tries to take the lock for the automatic verification while the block runs. Yields False if
-    another process has the lock."""
+    """For automatic verification, during the block. False if another process has it."""
     cursor = await connection.execute("SELECT pg_try_advisory_lock(%s)", (_VERIFICATION_LOCK,))
     [[is_locked]] = await cursor.fetchall()
     try:

@@ -1,9 +1,6 @@
-"""Closes a database connection if the server does not answer.
-
-PostgreSQL itself ends a statement that takes too long, but not if the server is frozen or the
-network is down. The operating system closes a connection only if the server's machine does not
-respond, so without this module a call could wait for a frozen server without limit.
-"""
+"""Closes a connection if the server doesn't answer. PostgreSQL ends slow statements, but not if
+it's frozen or the network is down, and the operating system only notices a silent machine, so a
+call could wait forever."""
 
 import asyncio
 import contextlib
@@ -22,14 +19,13 @@ from psycopg.rows import TupleRow
 
 @dataclass(slots=True)
 class PreparedStatements:
-    """Contains the prepared statements of one connection, with their names on the server. Each name
-    contains a generation number. After the server has dropped some statements, the next generation
-    begins, because other statements with the old names may still exist."""
+    """One connection's, with their names on the server. A name has a generation number: once the
+    server dropped some, the next begins, as others with old names may still exist."""
 
     generation: int = 0
-    # Statements without a name are not prepared.
+    # Unnamed ones aren't prepared.
     names: dict[str, bytes] = field(default_factory=lambda: {"": b""})
-    # The converters for a statement's rows, created from the first result of the statement.
+    # Row converters, from the statement's first result.
     transformers: dict[str, Transformer] = field(default_factory=dict)
 
     def forget(self) -> None:
@@ -39,14 +35,13 @@ class PreparedStatements:
 
 
 class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
-    # The time after which the connection is closed if the server has not answered. For connections
-    # of the pool, the time is longer than the server's statement timeout.
+    # Then it's closed. In the pool, longer than the server's statement timeout.
     answer_within_s: float = math.inf
-    # True if only the server limits the time of statements in the current transaction.
+    # Only the server limits the current transaction's statements.
     allows_long_statements: bool = False
-    # Whether the session's planner settings are those for statements that stay prepared.
+    # The planner settings for statements that stay prepared.
     prefers_index_lookups: bool = False
-    # The time until which the ledger may retain the connection between its transactions.
+    # By the ledger, between its transactions.
     kept_until: float = 0.0
     _watch: asyncio.TimerHandle
 
@@ -60,8 +55,7 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
         interval: float = 0.1,
         timeout: float | None = None,  # noqa: ASYNC109 - the driver's parameter
     ) -> RV:
-        """Limits the time of every wait for the server. The driver calls this method for each
-        wait."""
+        """The driver calls this for each wait for the server."""
         if self.pgconn.transaction_status == pq.TransactionStatus.IDLE:
             self.allows_long_statements = False
         if self.allows_long_statements or self.answer_within_s == math.inf:
@@ -73,10 +67,9 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
             self.stop_watch()
 
     def start_watch(self) -> None:
-        """Limits the time until `stop_watch` is called. After this time, closes the connection, so that
-        the running statement fails."""
-        # Half the time passes twice. If the process was paused, for example because its machine was
-        # suspended, it still has half the time to read the answer.
+        """Until `stop_watch`, or the connection is closed and the running statement fails."""
+        # Half the time, twice: a process that was paused, as on a suspended machine, still has half
+        # to read the answer.
         self._watch = asyncio.get_running_loop().call_later(
             self.answer_within_s / 2, self._watch_again
         )
@@ -88,7 +81,7 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
         self._watch.cancel()
 
     def hang_up(self) -> None:
-        """Closes the connection at once, even during a statement."""
+        """At once, even during a statement."""
         with (
             contextlib.suppress(OSError, psycopg.Error),
             socket.socket(fileno=os.dup(self.pgconn.socket)) as shared,
@@ -96,9 +89,8 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
             shared.shutdown(socket.SHUT_RDWR)
 
     def is_lost(self) -> bool:
-        """Tells whether this idle connection is closed. The server may have closed it, for example
-        because the server was restarted, or `hang_up` has closed it. Does not wait for the server: if
-        there is anything to read on an idle connection, it is usually the end of the connection."""
+        """While idle, by the server (say, a restart) or `hang_up`. Doesn't wait: anything to read
+        on an idle connection is usually its end."""
         try:
             poll = select.poll()
             poll.register(self.pgconn.socket, select.POLLIN)
@@ -112,7 +104,7 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
 async def allow_long_statements(
     connection: psycopg.AsyncConnection[TupleRow], *, minutes: int
 ) -> None:
-    """Allows each statement of the current transaction to take this many minutes."""
+    """For each statement of the current transaction."""
     await connection.execute(f"SET LOCAL statement_timeout TO '{minutes}min'".encode())
     if isinstance(connection, WatchedConnection):
         connection.allows_long_statements = True

@@ -1,11 +1,7 @@
-"""Applies schema migrations while gateways serve requests. Each migration is plain SQL in
-`versions/`.
-
-Each migration runs in its own transaction. The transaction waits for a table lock only for a short
-time, because calls wait behind the transaction. If it gets no lock, it is retried. A contracting
-migration (after which older code no longer works) is rejected while a live process runs such code.
-`CONTRIBUTING.md` explains how to write a migration.
-"""
+"""Applies migrations (plain SQL in `versions/`) while gateways serve. Each is a transaction that
+waits for table locks only shortly, because calls wait behind it, and is retried. A contracting one
+(older code no longer works) is refused while a live process runs such code. `CONTRIBUTING.md` says
+how to write one."""
 
 import time
 from pathlib import Path
@@ -26,16 +22,14 @@ from tollkeeper.storage.revisions import Revision, revisions, serving_revision, 
 from tollkeeper.storage.sessions import session_conventions
 
 _FOLDER = Path(__file__).parent
-# The advisory lock for migrations. Its number must differ from all other advisory locks of the
-# gateway.
+# Must differ from all other advisory locks of the gateway.
 _MIGRATION_LOCK = 7461_0001
-# The maximum time to wait for that lock, and the interval of the attempts to take it.
+# To wait for that lock, and the interval of attempts.
 _LOCK_WAIT_S = 600.0
 _LOCK_POLL_S = 0.2
-# The maximum wait for the lock of a table in one attempt. The wait is short, because all other
-# users of the table have to wait during that time.
+# For a table's lock, per attempt. Short, because all its other users wait meanwhile.
 _LOCK_TIMEOUT_MS = 500
-# The time for which a migration is retried, and the pause after each attempt.
+# How long a migration is retried, and the pause in between.
 _LOCK_ATTEMPTS_S = 120.0
 _LOCK_PAUSE_S = 1.0
 _NAMED_PROCESSES_MAX = 5
@@ -49,10 +43,9 @@ def migrate(
     force: bool = False,
     until: str | None = None,
 ) -> str:
-    """Upgrades the schema to the newest revision of this code, or to the revision `until`. Returns
-    the schema's revision, which may be newer than this code. Concurrent runs wait for each other.
-    With `serving_only`, applies only the migrations that this code needs for serving, and leaves
-    out later contracting migrations. With `force`, ignores live processes with older code."""
+    """To this code's newest revision, or `until`. Returns the schema's, which may be newer.
+    Concurrent runs wait for each other. `serving_only` leaves out later contracting ones that
+    serving doesn't need. `force` ignores live older code."""
     engine = create_engine(_sqlalchemy_url(conninfo), poolclass=NullPool)
     listen(engine, "connect", _set_conventions)
     try:
@@ -86,9 +79,8 @@ def _prepare(connection: Connection) -> None:
 
 
 def _lock_migrations(connection: Connection) -> None:
-    """Waits until no other migration runs, and takes the lock until the connection ends. Polls for
-    the lock, because a statement that waits for the lock would be an open transaction, and an open
-    transaction blocks the concurrent index builds of the other run."""
+    """Held until the connection ends. Polls: a waiting statement would be an open transaction,
+    which blocks the other run's concurrent index builds."""
     deadline = time.monotonic() + _LOCK_WAIT_S
     while True:
         is_locked = connection.scalar(
@@ -103,7 +95,7 @@ def _lock_migrations(connection: Connection) -> None:
 
 
 def _current(connection: Connection) -> str:
-    """Returns the number of the newest applied migration, or "" for an empty database."""
+    """ "" for an empty database."""
     with connection.begin():
         return MigrationContext.configure(connection).get_current_revision() or ""
 
@@ -135,9 +127,8 @@ def _apply(
 
 
 def _build_indexes(engine: Engine, module: ModuleType) -> None:
-    """Builds the migration's `concurrent_indexes` without blocking writes. This dictionary maps the
-    name of each index to the text after the name in the CREATE INDEX statement. Rebuilds an index
-    that an earlier run left unfinished."""
+    """`concurrent_indexes`, without blocking writes: from each index's name to the rest of CREATE
+    INDEX. Rebuilds what an earlier run left unfinished."""
     indexes: dict[str, str] = getattr(module, "concurrent_indexes", {})
     if not indexes:
         return
@@ -153,9 +144,8 @@ def _build_indexes(engine: Engine, module: ModuleType) -> None:
 
 
 def _require_no_older_code(connection: Connection, revision: Revision, lease_s: float) -> None:
-    """Raises if a live process runs code that would not work with the new schema. Locks the table
-    `processes`, so that no other process can register before the migration is committed. A process
-    that registers later sees the new schema."""
+    """Locks `processes`, so no other can register before the migration is committed. A later one
+    sees the new schema."""
     if connection.scalar(text("SELECT to_regclass('processes')")) is None:
         return
     connection.execute(text("LOCK TABLE processes IN SHARE ROW EXCLUSIVE MODE"))
@@ -180,8 +170,7 @@ def _require_no_older_code(connection: Connection, revision: Revision, lease_s: 
 
 
 def _record(connection: Connection, applied: Revision) -> None:
-    """Records which code works with each applied revision, if the table `schema_revisions` already
-    exists."""
+    """Which code works with each, if `schema_revisions` already exists."""
     if connection.scalar(text("SELECT to_regclass('schema_revisions')")) is None:
         return
     for revision in revisions():
