@@ -19,12 +19,12 @@ LIBRARIES: Final = "libraries"
 
 TARGETS = {
     HTTP: 764,
-    APPLICATION: 466,
+    APPLICATION: 464,
     REQUEST: 417,
-    PRICE: 577,
+    PRICE: 553,
     LEDGER: 186,
     SCRIPT: 433,
-    BACKEND: 769,
+    BACKEND: 757,
     ANSWER: 209,
     ENDED: 145,
     LIBRARIES: 0,

@@ -295,8 +295,8 @@ PRICE_BUGS = {
         ("proofs/test_simulation.py",),
     ),
     "a new process trusts every model": Bug(
-        "Admission.hold",
-        "if not self._excesses.loaded:",
+        "Excesses.expected_of",
+        "if not self.loaded:",
         "if False:",
         ("journeys/calls/test_bursts.py",),
     ),

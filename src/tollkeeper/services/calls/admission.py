@@ -52,18 +52,20 @@ class Admission:
         plan = tab.plan
         size = await measure(call)
         prices = plan.fixed_prices or plan.prices_at(self._clock())
-        if (
+        is_plain = (
             size.is_text_only
             and call.choices == 1
             and not (call.prompt.options or plan.has_special_bounds)
-        ):
+        )
+        if is_plain:
             tab.meter.prompt_tokens = size.likely_tokens(plan.model, counted)
             bounds = Bounds(size.bound(plan.model, counted), 1, call.output_tokens_max)
         else:
             bounds = _special_bounds(tab, size, counted)
         pricing, amount = prices.hold(bounds)
-        overage_max = tab.declared_overage_picousd = prices.overage_max(bounds, amount)
-        fee = 0
+        overage_max = fee = 0
+        if not is_plain:
+            overage_max = tab.declared_overage_picousd = prices.overage_max(bounds, amount)
         tab.prices = prices.by_backend
         if call.prompt.tools and (fee := plan.tool_fee(call.prompt)):
             amount += fee
@@ -72,9 +74,9 @@ class Admission:
                 backend: backend_pricing.with_fee(fee)
                 for backend, backend_pricing in prices.by_backend.items()
             }
-        if not self._excesses.loaded:
-            await self._excesses.load_first()
-        if cases := self._excesses.of(call.model.id):
+        if not self._excesses.is_quiet and (
+            cases := await self._excesses.expected_of(call.model.id)
+        ):
             cost_max = prices.cost_max(bounds) + fee
             observed = overage_observed(cases, amount, cost_max, self._clock())
             overage_max = max(overage_max, observed)

@@ -26,8 +26,9 @@ class Plan:
     caching: CachingWish = field(default_factory=CachingWish)
     catalog: Catalog | None = None
     asks_tokenizer: bool = field(init=False)
-    # Even with text only, the hold depends on more than tokens and the output limit: on bytes,
-    # unrequested searches, media in the answer, or the model's longest output.
+    # Even with text only, the call may cost more than its hold, or the hold depends on more than tokens
+    # and the output limit: on bytes, unrequested searches, media in the answer, or the model's longest
+    # output.
     has_special_bounds: bool = field(init=False)
     # None if they can change.
     fixed_prices: PricesInForce | None = field(init=False)
@@ -38,6 +39,7 @@ class Plan:
         self.asks_tokenizer = self.backend.counts_tokens
         self.has_special_bounds = bool(
             model.token_bounds.text_by_bytes
+            or model.token_bounds.unbounded
             or model.token_bounds.unrequested_searches_max
             or model.writes_audio
             or model.exceeds_output_limit

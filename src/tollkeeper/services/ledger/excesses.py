@@ -30,9 +30,16 @@ class Excesses:
         self._loading = asyncio.Lock()
         self._loads_ended = 0
         self.loaded = False
+        # Whether it was, and no model has lately exceeded a hold. Then a call needn't ask.
+        self.is_quiet = False
 
     def of(self, model: str) -> tuple[Excess, ...]:
         return self._by_model.get(model, ())
+
+    async def expected_of(self, model: str) -> tuple[Excess, ...]:
+        if not self.loaded:
+            await self.load_first()
+        return self.of(model)
 
     def is_news(self, case: Excess) -> bool:
         return not any(
@@ -44,6 +51,7 @@ class Excesses:
 
     def note(self, case: Excess) -> None:
         self._by_model |= by_model((*self.of(case.model), case))
+        self.is_quiet = False
         if self._noted_meanwhile is not None:
             self._noted_meanwhile.append(case)
 
@@ -90,6 +98,7 @@ class Excesses:
             self._noted_meanwhile = None
             self._loads_ended += 1
         self._by_model = by_model((*found, *noted))
+        self.is_quiet = not self._by_model
         self.loaded = True
 
 
