@@ -1,2 +1,1 @@
-"""Implements the commands for operators, with one module for each noun. The commands use the same
-services as the API."""
+"""The operators' commands, one module per noun, with the services of the API."""

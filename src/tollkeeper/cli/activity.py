@@ -1,4 +1,4 @@
-"""Implements `tollkeeper activity`, which shows and exports the records of inference requests."""
+"""`tollkeeper activity`: shows and exports the records of inference requests."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 app = noun_app("Show and export the records of inference requests.")
 
-# The length of the exported time range if the operator gives no --since.
+# Without --since.
 _EXPORT_S_DEFAULT = 7 * 86_400
 
 
@@ -102,7 +102,7 @@ def activity_export(
     The newest record comes first."""
 
     async def run(services: "Services") -> int:
-        # The end is exclusive, so 1 is added to include the current second.
+        # Exclusive, so 1 is added to include the current second.
         end = services.clock() + 1 if until is None else until
         time = TimeRange(end - _EXPORT_S_DEFAULT if since is None else since, end)
         organization_id, project_id = await _find_ids(services, organization, project)
@@ -124,8 +124,7 @@ def activity_export(
 async def _find_ids(
     services: "Services", organization: str | None, project: str | None
 ) -> tuple[OrganizationId | None, ProjectId | None]:
-    """Returns the ids of the organization and of its project. Raises NotFound if one of them does not
-    exist."""
+    """Raises NotFound."""
     organization_id = project_id = None
     if organization is not None:
         organization_id = await services.names.organization_named(organization)

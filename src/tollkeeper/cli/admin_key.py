@@ -1,4 +1,4 @@
-"""Implements `tollkeeper admin-key`, which manages the Admin API keys of an organization."""
+"""`tollkeeper admin-key`: an organization's Admin API keys."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,7 +70,7 @@ async def admin_key_list(services: "Services", organization: OrganizationArgumen
 
     Revoked keys are not listed."""
     organization_id = await services.names.organization_named(organization)
-    # Raises an error if the organization does not exist.
+    # Raises if it doesn't exist.
     await services.organizations.organization_show(organization_id)
     return Listing(
         [_view(services, key) for key in await _all_keys(services, organization_id)],

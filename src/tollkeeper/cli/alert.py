@@ -1,5 +1,5 @@
-"""Implements `tollkeeper alert`, which lists the current alerts: the alerts in the database, and the alerts
-in the memory of the gateway on this machine."""
+"""`tollkeeper alert`: the current alerts in the database and in the memory of this machine's
+gateway."""
 
 import asyncio
 from collections.abc import Mapping
@@ -54,8 +54,7 @@ async def _stored_alerts(services: "Services") -> list[dict[str, Any]]:
 
 
 async def alerts_of_gateway(settings: Settings) -> list[StandingAlert] | None:
-    """Returns the alerts in the memory of the gateway on this machine. The gateway answers even if the
-    database is down. Returns None if no gateway answers."""
+    """In its memory, so it answers even if the database is down. None if no gateway answers."""
     operator = settings.operator
     try:
         async with asyncio.timeout(_ANSWER_TIMEOUT_S):

@@ -1,5 +1,4 @@
-"""Implements `tollkeeper project allow-models` and `tollkeeper project-key allow-models`, which set the
-models that a project or key may use."""
+"""The `allow-models` commands of projects and keys."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,8 +18,8 @@ Change = Callable[["Services", Sequence[str]], Awaitable[Mapping[str, Any]]]
 def allow_models(
     invocation: Invocation, models: Sequence[str] | None, change: Change, *, every: bool
 ) -> Record:
-    """Sets the list of allowed models with `change`, which returns the fields of the changed project or
-    key. `every` removes the list, so that every model is allowed."""
+    """`change` sets the list and returns the fields of the changed project or key. `every` removes
+    it, so every model is allowed."""
     if bool(models) == every:
         raise typer.BadParameter("Give the models, or --every.")
     entries = models or ()

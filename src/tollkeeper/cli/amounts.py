@@ -1,5 +1,4 @@
-"""Parses amounts, times and limits from the command line. For invalid text, the command fails with a
-usage error."""
+"""Parses amounts, times and limits from the command line. Invalid text is a usage error."""
 
 import re
 from datetime import UTC, date, datetime
@@ -28,7 +27,7 @@ def amount_picousd(text: str) -> "UsdAmount":
 
 
 def unix_seconds(text: str) -> int:
-    """Parses a date, which stands for its midnight in UTC, or Unix seconds."""
+    """A date is its midnight in UTC."""
     try:
         if text.isascii() and text.isdigit():
             timestamp = int(text)
@@ -43,7 +42,7 @@ def unix_seconds(text: str) -> int:
 
 
 def seconds_of(text: str) -> int:
-    """Parses a duration like 90s, 30m, 24h or 7d."""
+    """Like 90s, 30m, 24h or 7d."""
     match = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
     seconds = int(match[1]) * _UNIT_S[match[2]] if match else -1
     if not 0 <= seconds <= _DURATION_S_MAX:
@@ -52,7 +51,7 @@ def seconds_of(text: str) -> int:
 
 
 def share_of(text: str) -> float:
-    """Parses a percentage between 0% and 100%, like 1% or 0.5%, into a fraction."""
+    """0% to 100%, like 1% or 0.5%, as a fraction."""
     match = re.fullmatch(r"([0-9]{1,2}(?:\.[0-9]{1,6})?)%", text.replace(" ", ""))
     share = float(match[1]) / 100 if match else 0.0
     if not share:
@@ -61,7 +60,7 @@ def share_of(text: str) -> float:
 
 
 def threshold_of(text: str) -> int:
-    """Parses a percentage like 57.5%, or basis points like 5750, into basis points."""
+    """From a percentage like 57.5%, or basis points like 5750."""
     if text.isascii() and text.isdecimal() and 0 < int(text) < BASIS_POINTS:
         return int(text)
     try:
@@ -83,8 +82,8 @@ def limit_change(text: str) -> "LimitChange":
 
 
 class UsdAmount(int):
-    """Is the type of arguments that the operator writes in decimal USD. It exists only for the help, which
-    shows the type's `__name__`. The parsed values are plain integers of picousd (10^-12 USD)."""
+    """Only for the help, which shows the type's `__name__`: operators write decimal USD, parsed to
+    plain integers of picousd (10^-12 USD)."""
 
 
 UsdAmount.__name__ = "decimal"

@@ -1,5 +1,4 @@
-"""Defines arguments that several commands take. An argument for an object accepts the object's name,
-its id, or the first characters of its id."""
+"""Arguments of several commands. Objects are named by their name, their id or its beginning."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -74,12 +73,12 @@ def listed_permissions(permissions: Iterable[str]) -> str:
 
 
 def admin_permissions(beginning: str) -> list[str]:
-    """Returns the permissions of Admin API keys with this beginning, for completion in the shell."""
+    """Completes in the shell."""
     return _beginning_with(beginning, ADMIN_PERMISSIONS)
 
 
 def customer_permissions(beginning: str) -> list[str]:
-    """Returns the permissions of project keys with this beginning, for completion in the shell."""
+    """Completes in the shell."""
     return _beginning_with(beginning, PROJECT_KEY_PERMISSIONS)
 
 

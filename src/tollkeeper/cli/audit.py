@@ -1,4 +1,4 @@
-"""Implements `tollkeeper audit`, which lists the changes by operators and admin keys."""
+"""`tollkeeper audit`: the changes by operators and admin keys."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 app = noun_app("List who changed which object, and when.")
 
-# The table shows at most this number of characters of a value; the JSON has the whole value.
+# In the table, per value; the JSON has all of it.
 _SHOWN_LENGTH_MAX = 40
 
 
@@ -72,7 +72,7 @@ async def audit_list(
         None if organization is None else await services.names.organization_named(organization)
     )
     if organization_filter is not None:
-        # Raises an error if the organization does not exist.
+        # Raises if it doesn't exist.
         await services.organizations.organization_show(organization_filter)
     page = await services.audit.audit_list(
         organization_id=organization_filter,
@@ -104,13 +104,12 @@ async def _listing(services: "Services", page: AuditPage) -> Listing:
 
 
 def _actor_id(entry: AuditEntry) -> str:
-    """Returns the id of the admin key that made the change. Returns "" for other actors, because their
-    names, for example the name of a shell user, could look like an id."""
+    """Only of an admin key: other actors' names, such as a shell user's, could look like an id."""
     return entry.actor.name.rpartition(" ")[2] if entry.actor.kind is ActorKind.API else ""
 
 
 def _view(entry: AuditEntry, names: Mapping[str, str]) -> dict[str, Any]:
-    """Builds one row. `names` maps ids to the names that the fields `by` and `object` show."""
+    """`names` maps ids to what `by` and `object` show."""
     change, who, key = entry.change, str(entry.actor), _actor_id(entry)
     return {
         "id": entry.id,
@@ -129,7 +128,7 @@ def _view(entry: AuditEntry, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _difference(before: ObjectState | None, after: ObjectState | None) -> str:
-    """Lists the changed fields in one line. For a new object, returns its name."""
+    """In one line. For a new object, its name."""
     if before is None:
         name = (after or {}).get("name")
         return "" if name is None else _shown("name", name)

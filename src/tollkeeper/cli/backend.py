@@ -1,4 +1,4 @@
-"""Implements `tollkeeper backend`, which tests a backend with real calls."""
+"""`tollkeeper backend`: tests a backend with real calls."""
 
 import asyncio
 from typing import Annotated
@@ -13,7 +13,7 @@ from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.calls.backend_trial import BackendTrial, TrialResult
 from tollkeeper.settings import Settings
 
-# The words for `TrialResult.worked`.
+# For `TrialResult.worked`.
 _RESULT_WORDS = {True: "works", False: "fails", None: "not offered"}
 
 app = noun_app("Test a backend, a service that runs models.")

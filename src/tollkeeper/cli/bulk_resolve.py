@@ -1,9 +1,5 @@
-"""Implements `tollkeeper ledger resolve --all`, which resolves many unsettled reservations.
-
-A reservation is the ledger row of a hold, the amount reserved for a call. A reservation is unsettled if
-the cost of its call is unknown. To resolve a reservation, the command either charges the whole hold or
-releases the hold and charges nothing.
-"""
+"""`tollkeeper ledger resolve --all`: charges or releases the whole holds of many unsettled
+reservations."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,8 +22,8 @@ from tollkeeper.services.ledger.bulk_resolution import Backlog, BulkAction, Reso
 if TYPE_CHECKING:
     from tollkeeper.bootstrap.services import Services
 
-# Each reservation has a reason why it is unsettled. Reasons are free text, so there may be many. The
-# report lists up to this number of the most frequent reasons, and adds up all other reasons in one row.
+# Reasons are free text, so there may be many. The report lists the most frequent ones, and adds up
+# the rest.
 _REASONS_MAX = 20
 _OTHER_REASONS = "(other reasons)"
 _RESULT = {BulkAction.SETTLE_HOLD: "settled", BulkAction.RELEASE: "released"}
@@ -35,8 +31,6 @@ _RESULT = {BulkAction.SETTLE_HOLD: "settled", BulkAction.RELEASE: "released"}
 
 @dataclass(frozen=True, slots=True)
 class BulkRequest:
-    """Contains the options of the command."""
-
     action: BulkAction
     older_than_s: int
     backend: str | None
@@ -55,7 +49,7 @@ async def _resolve_all(services: "Services", request: BulkRequest, *, quiet: boo
     organization_id = None
     if request.organization is not None:
         organization_id = await services.names.organization_named(request.organization)
-        # Raises an error if the organization does not exist.
+        # Raises if it doesn't exist.
         await services.organizations.organization_show(organization_id)
     backlog = await services.bulk_resolution.ledger_backlog(
         older_than_s=request.older_than_s,
@@ -74,9 +68,8 @@ async def _resolve_all(services: "Services", request: BulkRequest, *, quiet: boo
 
 
 def _models_of(catalog: Catalog, backend: str | None) -> tuple[str, ...] | None:
-    """Returns the models that the settings assign to the backend, or None (all models) if `backend` is None.
-    Raises NotFound if no model uses the backend. Reservations are selected by model, because a reservation
-    does not name its backend."""
+    """None (all) if `backend` is None. Raises NotFound if no model uses it. A reservation doesn't
+    name its backend, so they're selected by model."""
     if backend is None:
         return None
     models = tuple(model.id for model in catalog.models if backend in model.backends)
@@ -92,7 +85,7 @@ def _models_of(catalog: Catalog, backend: str | None) -> tuple[str, ...] | None:
 
 
 def _report(request: BulkRequest, backlog: Backlog, resolved: Resolved | None) -> Report:
-    """Builds the report. `resolved` is None for a dry run."""
+    """`resolved` is None for a dry run."""
     reasons = [
         {
             "reason": total.reason,

@@ -1,4 +1,4 @@
-"""Implements `tollkeeper cap`, which limits the spending of an organization, a project or a key."""
+"""`tollkeeper cap`: limits the spending of an organization, project or key."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -116,8 +116,7 @@ async def _listing(
 async def _project_or_key(
     services: "Services", organization: OrganizationId, project: str | None, key: str | None
 ) -> tuple[ProjectId | None, KeyId | None]:
-    """Returns the ids of the project and the key to which a cap applies. At most one of them is not None.
-    Both are None for a cap of the organization itself."""
+    """At most one isn't None. Both are for the organization's own cap."""
     if project is not None and key is not None:
         raise typer.BadParameter("Give either --project or --key.")
     if key is not None:
@@ -137,8 +136,7 @@ async def _views(
 
 
 def _view(organization: OrganizationId, use: CapUse, names: Mapping[str, str]) -> dict[str, object]:
-    """Builds the row of one cap, with amounts in USD. A row without a project and key is a cap of the
-    organization itself."""
+    """In USD. Without project and key, it's the organization's own cap."""
     return {
         "organization_id": organization,
         "project_id": use.project_id,

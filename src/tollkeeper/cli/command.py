@@ -1,9 +1,6 @@
-"""Runs every command: reads the shared options and the settings, and prints the command's output or
-one line about the failure.
-
-The first parameter of a command function is an `Invocation` or the `Services`. The decorators in
-this module, `command` and `service_command`, pass this argument.
-"""
+"""Runs every command: reads shared options and settings, and prints the output or one line about
+the failure. A command function's first parameter is an `Invocation` or the `Services`, which the
+decorators here pass."""
 
 import inspect
 import logging
@@ -29,7 +26,7 @@ from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.runtime.late_log import silence_logs
 from tollkeeper.runtime.output import log_output
 
-# Not imported at run time, because `--help` must be fast and does not need these modules.
+# Not at run time, because `--help` must be fast.
 if TYPE_CHECKING:
     from tollkeeper.bootstrap.services import Services
     from tollkeeper.hosting.worker_process import WorkerStarter
@@ -37,25 +34,25 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-# The time that a failed command waits for whoever reads its error.
+# How long a failed command waits for whoever reads its error.
 _ERROR_WITHIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """Contains the options that all commands share, for one run of a command."""
+    """The shared options, for one run."""
 
     config: Path | None
     as_json: bool
-    # Creates worker processes. None unless the command is `serve` or `demo`.
+    # Only for `serve` and `demo`.
     worker_starter: "WorkerStarter | None" = None
-    # Whether the command may create the embedded database without a settings file.
+    # May create the embedded database without a settings file.
     begins: bool = False
 
     def settings(self) -> "Settings":
-        """Reads the settings. Without a settings file, the built-in settings are used, with the embedded
-        database in the current folder. Raises SettingsError if the command would have to create this
-        database: its user is probably in the wrong folder."""
+        """Without a file: built-in settings, with the embedded database in the current folder.
+        Raises SettingsError if it would have to be created: the user is probably in the wrong
+        folder."""
         from tollkeeper.embedded.postgres_places import has_cluster
         from tollkeeper.settings import FILE_NAME, SettingsError, configured_path, load_settings
 
@@ -70,8 +67,7 @@ class Invocation:
         )
 
     def located(self, error: "SettingsError") -> str:
-        """Returns the error's message together with the setting's line in the file or its environment
-        variable."""
+        """The error with the setting's line in the file, or its environment variable."""
         from tollkeeper.settings import settings_source
 
         return settings_source(self.config).located(error) if error.at else str(error)
@@ -82,19 +78,18 @@ ServiceCommand = Callable[Concatenate["Services", P], Awaitable[CommandOutput]]
 
 
 def command_app() -> typer.Typer:
-    """Creates the Typer application for a module with a single command."""
+    """For a module with a single command."""
     return typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 def noun_app(purpose: str) -> typer.Typer:
-    """Creates the Typer application for a command group: a noun, such as `project`, whose commands are
-    verbs. `purpose` is the help text of the group."""
+    """A group of commands, such as `project`. `purpose` is its help text."""
     return typer.Typer(
         help=purpose,
         callback=keep_shared_options,
         no_args_is_help=True,
         add_completion=False,
-        # None avoids the import of rich, which takes longer than most commands run.
+        # rich takes longer to import than most commands run.
         rich_markup_mode=None,
     )
 
@@ -102,9 +97,8 @@ def noun_app(purpose: str) -> typer.Typer:
 def command(
     app: typer.Typer, name: str, *, example: str, begins: bool = False
 ) -> Callable[[PlainCommand[P]], PlainCommand[P]]:
-    """Registers a function as a command. The function takes an `Invocation` and returns the output to
-    print, or None if it has printed its output itself. Help shows `example`, a complete command line.
-    `begins` is the value of `Invocation.begins`."""
+    """The function takes an `Invocation` and returns the output, or None if it has printed it. Help
+    shows `example`, a complete command line. `begins`: see `Invocation.begins`."""
 
     def register(run: PlainCommand[P]) -> PlainCommand[P]:
         def invoked(
@@ -116,11 +110,11 @@ def command(
             invocation = Invocation(
                 options.config, options.as_json, context.meta.get(WORKER_STARTER), begins
             )
-            # A command reports a failure in one line, without log lines. `serve`, `demo` and `console`
-            # enable logs later.
+            # A failure is one line. `serve`, `demo` and `console` enable logs later.
             silence_logs()
             try:
-                # Typer reads `__signature__` and so passes the arguments of P; mypy cannot know that.
+                # Typer reads `__signature__` and so passes P's arguments; mypy
+                # can't know.
                 output = run(invocation, **arguments)  # type: ignore[call-arg]
                 if output is not None:
                     show(output, as_json=options.as_json)
@@ -132,7 +126,7 @@ def command(
                 raise  # The reader of the pipe has closed it, so no message can be printed.
             except OSError as exc:
                 _fail(f"{exc.filename or 'The system'}: {exc.strerror or exc}.")
-            # `show` has printed the whole listing. The command still fails if a check in it failed.
+            # A failed check fails the command, though `show` has printed it all.
             if isinstance(output, Listing) and output.refusal:
                 _fail(output.refusal)
 
@@ -147,8 +141,7 @@ def command(
 def service_command(
     app: typer.Typer, name: str, *, example: str
 ) -> Callable[[ServiceCommand[P]], ServiceCommand[P]]:
-    """Registers a coroutine function as a command. The function takes the `Services` and returns the
-    output to print."""
+    """A coroutine function, which takes the `Services`."""
 
     def register(use_case: ServiceCommand[P]) -> ServiceCommand[P]:
         def run(invocation: Invocation, /, *arguments: P.args, **named: P.kwargs) -> CommandOutput:
@@ -165,11 +158,10 @@ def service_command(
 
 
 def run_with_services(invocation: Invocation, use_case: Callable[["Services"], Awaitable[T]]) -> T:
-    """Runs `use_case` with services that are connected to the database. `service_command` calls this
-    function; commands that take an `Invocation` call it themselves."""
+    """For `service_command`, and commands that take an `Invocation`."""
     import asyncio
 
-    # A command that fails prints one line, without log lines of libraries.
+    # No log lines of libraries beside the one about a failure.
     logging.disable(logging.CRITICAL)
     settings = invocation.settings()
     with command_database(settings) as conninfo:
@@ -190,7 +182,7 @@ async def _with_services(
 
 
 def _user() -> str:
-    """Returns the name of the shell user for the audit. Under sudo, this is the user who called sudo."""
+    """For the audit. Under sudo, the user who called it."""
     import getpass
 
     sudo_user = os.environ.get("SUDO_USER")
@@ -203,8 +195,8 @@ def _user() -> str:
 
 
 def _signature_with_shared_options(run: Callable[..., object]) -> inspect.Signature:
-    """Returns the signature that Typer reads: the Typer context, the parameters of `run` without the first
-    one (`command` passes that argument), and the shared options `config` and `as_json`."""
+    """What Typer reads: its context, `run`'s parameters without the first (from `command`), and the
+    shared options `config` and `as_json`."""
     keyword, positional = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
     _, *run_parameters = inspect.signature(run).parameters.values()
     return inspect.Signature(
@@ -226,7 +218,7 @@ def _fail(message: str) -> NoReturn:
     raise typer.Exit(1)
 
 
-# The beginnings of error messages, each with a hint that tells the operator what to do next.
+# By the beginning of an error message: what to do next.
 _HINTS = (
     ("There is no organization ", "List the organizations: tollkeeper organization list"),
     ("There is no project key ", "List the keys: tollkeeper project-key list PROJECT"),
@@ -245,5 +237,4 @@ _HINTS = (
 
 
 def next_step(message: str) -> str:
-    """Returns the hint for an error message, or "" if there is none."""
     return next((hint for beginning, hint in _HINTS if message.startswith(beginning)), "")

@@ -1,4 +1,4 @@
-"""Implements `tollkeeper console`, which runs the web console until a signal stops it."""
+"""`tollkeeper console`: runs the web console until a signal."""
 
 import asyncio
 import os
@@ -50,7 +50,7 @@ def console(
             help="Create an operator token, print the token and its digest, and exit.",
         ),
     ] = False,
-    # Set only by `demo`: the file descriptor of the listening socket, which this process inherits.
+    # From `demo`: the descriptor of the inherited listening socket.
     child_socket: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> Record | None:
     """Run the web console, or create an operator token.
@@ -61,7 +61,7 @@ def console(
         return Record(
             {"value": created_token, "token_sha256": token_digest(created_token)}, note=SHOWN_ONCE
         )
-    # Options become environment variables, so that they are checked like settings.
+    # As environment variables, they're checked like settings.
     for name, value in (("HOST", host), ("PORT", port)):
         if value is not None:
             os.environ[f"TOLLKEEPER_CONSOLE__{name}"] = str(value)
@@ -123,8 +123,7 @@ def console_address(settings: Settings, listener: socket.socket) -> str:
 
 
 def _end_with_parent() -> None:
-    """Stops this process when its parent process, the demo, ends. The end of the demo closes the pipe at
-    standard input."""
+    """The demo's end closes the pipe at standard input."""
 
     def wait() -> None:
         while os.read(0, 1):
@@ -139,7 +138,7 @@ def _machine_checks(invocation: Invocation, settings: Settings) -> MachineChecks
         return await alerts_of_gateway(settings) or []
 
     async def doctor() -> list[Finding]:
-        # `examine` blocks while it checks the database, so it runs in a thread.
+        # `examine` blocks on the database.
         return [Finding(*finding) for finding in await asyncio.to_thread(examine, invocation)]
 
     return MachineChecks(lambda: _replicas(settings), gateway_alerts, doctor)

@@ -1,5 +1,4 @@
-"""Implements `tollkeeper costs`, which shows the daily costs of an organization as a table and a
-chart."""
+"""`tollkeeper costs`: an organization's daily costs, as a table and a chart."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 app = command_app()
 
-# The width of the longest bar, in characters.
+# In characters.
 _BAR_WIDTH = 50
 
 
@@ -72,7 +71,7 @@ async def costs(
     The amounts are those of the API's cost report. A chart shows the total of each day. With --group-by,
     a table before the chart splits the total of each day. A table after the chart shows the usage of
     the judge, the model that answers the questions of policies."""
-    # The end is exclusive, so 1 is added to include the current second.
+    # Exclusive, so 1 is added to include the current second.
     end = services.clock() + 1 if until is None else until
     start = end - 1 - (COST_PAGE_DEFAULT - 1) * DAY_S if since is None else since
     if end < start:
@@ -88,7 +87,7 @@ async def costs(
         limit=COST_PAGE_MAX,
     )
     organization_id = await services.names.organization_named(organization)
-    # Raises an error if the organization does not exist.
+    # Raises if it doesn't exist.
     await services.organizations.organization_show(organization_id)
     with working("Adding up"):
         page = await services.costs.whole_cost_report(organization_id, query)
@@ -171,7 +170,7 @@ def _picture(
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> Table:
-    """Shows names without their ids."""
+    """Without ids."""
     columns = [column for column in zip(*rows, strict=True) if not column[0].endswith("_id")]
     header, *costs = zip(*columns, strict=True)
     table = Table(*header[:-1], box=SIMPLE_HEAD, pad_edge=False)
@@ -182,7 +181,7 @@ def _table(rows: Sequence[tuple[str, ...]]) -> Table:
 
 
 def _chart(page: CostPage) -> Table:
-    """Draws one bar for each day."""
+    """A bar per day."""
     totals = [sum(row.amount_picousd for row in bucket.rows) for bucket in page.buckets]
     highest = max(totals, default=0)
     table = Table("day", "", box=SIMPLE_HEAD, pad_edge=False, show_footer=True)
@@ -190,7 +189,7 @@ def _chart(page: CostPage) -> Table:
     table.columns[1].style = "cyan"
     table.add_column("USD", justify="right", footer=usd_from_picousd(sum(totals)))
     for bucket, total in zip(page.buckets, totals, strict=True):
-        # The width is rounded up, so that every day with a cost has a visible bar.
+        # Rounded up, so every cost has a visible bar.
         width = -(-total * _BAR_WIDTH // highest) if highest else 0
         table.add_row(day_text(bucket.start_time), "█" * width, usd_from_picousd(total))
     return table

@@ -1,5 +1,4 @@
-"""Implements `tollkeeper credit`, which grants and withdraws credit, and shows balances, grants and
-payment events."""
+"""`tollkeeper credit`: grants, withdrawals, balances and payment events."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -43,7 +42,7 @@ async def credit_grant(
     return await _grant_credit(services, organization, amount, note, kind)
 
 
-# Without this setting, a negative amount such as -5 would be rejected as an unknown option.
+# Or a negative amount such as -5 would be an unknown option.
 app.registered_commands[-1].context_settings = {"ignore_unknown_options": True}
 
 
@@ -174,8 +173,7 @@ async def credit_show(services: "Services", organization: OrganizationArgument) 
 
 
 def balance_view(balance: "Balance") -> dict[str, str]:
-    """Returns the balance in USD. `settled` includes overage, the parts of costs that exceed the hold of
-    their call."""
+    """In USD. `settled` includes overage."""
     return {
         "granted": usd_from_picousd(balance.granted_picousd),
         "available": usd_from_picousd(balance.available_picousd),

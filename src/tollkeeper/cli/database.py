@@ -1,4 +1,4 @@
-"""Opens the database for a command, and checks its servers and schema."""
+"""Opens the database for a command, and checks servers and schema."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,9 +13,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def command_database(settings: "Settings") -> Iterator[str]:
-    """Starts the embedded PostgreSQL server if the settings use it, and yields the connection string.
-    Defers signals during the start and the stop, because an interruption would leave the embedded
-    server running."""
+    """Starts the embedded server if needed. Defers signals at start and stop: an interruption would
+    leave it running."""
     from tollkeeper.bootstrap import located_database
 
     exit_if_signalled()
@@ -32,10 +31,9 @@ def command_database(settings: "Settings") -> Iterator[str]:
 def check_newest_server(
     settings: "Settings", conninfo: str, *, before_serving: bool = False
 ) -> "SchemaState":
-    """Finds the newest database server, checks its configuration and schema, and returns the schema's state.
-    Raises TollkeeperError if a check fails, or if only old servers accept writes. An old server is, for
-    example, a primary that came back after a failover (see `storage.fence`). `before_serving` adds checks
-    (see `check_database`)."""
+    """Checks its configuration and schema. Raises TollkeeperError, also if only old servers accept
+    writes, such as a primary that came back after a failover (`storage.fence`). `before_serving`
+    adds checks (`check_database`)."""
     from tollkeeper.storage.fence import find_newest_server
     from tollkeeper.storage.schema import check_database
 

@@ -1,4 +1,4 @@
-"""Implements `tollkeeper database`, which changes the PostgreSQL server that gateways use."""
+"""`tollkeeper database`: changes the PostgreSQL server that gateways use."""
 
 import asyncio
 
@@ -27,7 +27,6 @@ def database_accept(invocation: Invocation) -> Record:
             accepted = asyncio.run(Fence(conninfo, settings.database.seen_file).accept())
         except psycopg.Error as exc:
             raise Unavailable(unreachable_detail(conninfo, exc)) from exc
-    # A string, because the identifier can exceed 2**53, the largest integer that all JSON readers
-    # represent exactly.
+    # It can exceed 2**53, the largest integer that all JSON readers represent exactly.
     shown = {**accepted._asdict(), "system_identifier": str(accepted.system_identifier)}
     return Record(shown, note="Gateways will use this server after their next heartbeat.")

@@ -1,5 +1,5 @@
-"""Implements `tollkeeper demo`, which runs gateway, console, database and model server on one machine,
-with a demo organization. `make serve` runs this command."""
+"""`tollkeeper demo` (`make serve`): gateway, console, database and model server on one machine,
+with a demo organization."""
 
 import asyncio
 import dataclasses
@@ -33,19 +33,18 @@ if TYPE_CHECKING:
     from tollkeeper.bootstrap.services import Services
 
 app = command_app()
-# The example command on the welcome page names the organization by this number of first characters of
-# its id, which commands accept as the id.
+# For the welcome page; commands accept an id's beginning.
 _ID_BEGINNING_LENGTH = 8
-# The maximum number of characters of the engine's state on the welcome page.
+# On the welcome page, in characters.
 _ENGINE_STATE_WIDTH = 64
 
 
 @dataclass(frozen=True, slots=True)
 class RunningDemo:
-    """Contains the data for the welcome page of the running demo."""
+    """For the welcome page."""
 
     model: str
-    # The beginning of a command line that runs this program from a shell in the current folder.
+    # The beginning, from a shell in the current folder.
     command: str
     tenant: DemoTenant
     console: DemoConsole
@@ -95,7 +94,7 @@ def demo(invocation: Invocation) -> None:
 
 
 def _demo_settings(settings: Settings) -> Settings:
-    """Returns the settings with Anthropic's Messages API enabled, which Claude Code needs."""
+    """With Anthropic's Messages API, which Claude Code needs."""
     extensions = settings.extensions.model_copy(update={"messages": True})
     return settings.model_copy(update={"extensions": extensions})
 
@@ -121,9 +120,8 @@ async def _supervise(supervisor: Supervisor, running: RunningDemo, *, as_json: b
 
 
 async def _demo_tenant(settings: Settings, conninfo: str) -> DemoTenant:
-    """Returns the demo organization with its project and keys. The first start creates them, and
-    stores the keys in the data folder, in a file that only its owner can read. If the stored keys are
-    not valid, for example because another database is used now, creates a new organization."""
+    """The first start stores the keys in the data folder, in a file that only its owner can read.
+    If they aren't valid, for example with another database, creates a new organization."""
     path = settings.database.data_dir / "demo.json"
     async with running_services(settings, conninfo) as services:
         if path.exists():
@@ -168,11 +166,10 @@ def _document(running: RunningDemo, engine: str) -> dict[str, str]:
 
 
 def _welcome(running: RunningDemo, engine: str) -> str:
-    """Builds the welcome page, which fits on a screen. The commands on the page can be pasted into a
-    shell in the current folder."""
+    """Fits on a screen. Its commands can be pasted in the current folder."""
     tenant, console = running.tenant, running.console
     base = running.addresses["public"]
-    # The page has space only for the beginning of the text; /readyz and the log contain all of it.
+    # Only the beginning fits; /readyz and the log have all of it.
     engine_state = textwrap.shorten(engine, _ENGINE_STATE_WIDTH, placeholder=" ...")
     return f"""
 tollkeeper is running. Ctrl-C stops everything.
@@ -210,7 +207,7 @@ _PROGRAM = "tollkeeper"
 
 
 def pasted_command(config: Path | None) -> str:
-    """Returns the shortest command that calls this program with the same settings file."""
+    """The shortest with the same settings file."""
     installed = Path(sys.executable).parent / _PROGRAM
     on_path = shutil.which(_PROGRAM)
     if on_path is not None and installed.exists() and Path(on_path).samefile(installed):
@@ -225,9 +222,8 @@ def pasted_command(config: Path | None) -> str:
 
 
 def _shortest_path(path: Path) -> str:
-    """Returns the path relative to the current folder if the path is inside this folder, otherwise
-    unchanged."""
-    # Links are not resolved: the Python program of a virtual environment is a link to the system's
-    # Python, which does not have tollkeeper.
+    """Relative, if it's inside the current folder."""
+    # Not through links: a virtual environment's Python links to the system's, which has no
+    # tollkeeper.
     folder = Path(os.path.abspath(os.curdir))  # noqa: PTH100
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)

@@ -1,5 +1,5 @@
-"""Runs the console as a child process of `tollkeeper demo`. The first start creates the operator token,
-and later starts use the same token."""
+"""Runs the console as a child of `tollkeeper demo`. All starts use the operator token of the
+first."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ from pathlib import Path
 from tollkeeper.hosting.listeners import bind
 from tollkeeper.settings import Settings
 
-# The packages of the extra `tollkeeper[console]`. If any of them is missing, the demo has no console.
+# Of the extra `tollkeeper[console]`. Without all of them, the demo has no console.
 _REQUIRED_PACKAGES = (
     "authlib",
     "httpx2",
@@ -24,22 +24,22 @@ _REQUIRED_PACKAGES = (
     "starlette",
     "uvicorn",
 )
-# A console that does not stop within this time is killed.
+# Then the console is killed.
 _STOP_S = 5.0
 _TOKEN_FILE = "console-token"  # noqa: S105 - the name of a file
 
 
 @dataclass(frozen=True, slots=True)
 class DemoConsole:
-    # Empty if the console's packages are not installed.
+    # Empty without the console's packages.
     address: str
-    # Empty if the settings have the digest of a token, because only the operator knows that token.
+    # Empty if the settings have a token's digest: only the operator knows that token.
     token: str
 
 
 def console_listener(settings: Settings) -> socket.socket | None:
-    """Binds the console's socket. The demo binds the socket before it starts anything, so that a port in
-    use is reported at once. Returns None if the console's packages are not installed."""
+    """Before anything starts, so a port in use is reported at once. None without the console's
+    packages."""
     if any(find_spec(name) is None for name in _REQUIRED_PACKAGES):
         return None
     return bind(settings.console.host, settings.console.port, setting="console")
@@ -49,11 +49,11 @@ def console_listener(settings: Settings) -> socket.socket | None:
 def running_console(
     settings: Settings, config: Path | None, listener: socket.socket | None
 ) -> Iterator[DemoConsole]:
-    """Runs the console during a `with` block. Without a listener, starts nothing and yields empty texts."""
+    """Without a listener, starts nothing and yields empty texts."""
     if listener is None:
         yield DemoConsole("", "")
         return
-    # Imported here because these modules need the console's packages, which are optional.
+    # Here, because the packages are optional.
     from tollkeeper.cli.console import console_address
     from tollkeeper.console.sessions import token_digest
 
@@ -68,11 +68,10 @@ def running_console(
             *("--child-socket", str(listener.fileno()), *config_option),
         ],
         env=environment,
-        # The console exits when this pipe closes, which also happens if this process is killed.
+        # The console exits when this closes, even if this process is killed.
         stdin=subprocess.PIPE,
         pass_fds=(listener.fileno(),),
-        # In its own session, the console does not receive Ctrl-C. This process receives Ctrl-C, and
-        # stops the console after the gateway.
+        # Keeps Ctrl-C from the console, which this process stops after the gateway.
         start_new_session=True,
     )
     try:
@@ -87,8 +86,7 @@ def running_console(
 
 
 def _demo_token(settings: Settings) -> str:
-    """Returns the operator token. The first call creates the token and stores it in the data folder, in
-    a file that only its owner can read."""
+    """Stored by the first call in the data folder, in a file that only its owner can read."""
     from tollkeeper.console.sessions import new_token
 
     path = settings.database.data_dir / _TOKEN_FILE

@@ -1,6 +1,4 @@
-"""Implements `tollkeeper doctor`, which checks everything that the gateway needs: settings, database,
-backends, and the judge (the model that answers the questions of policies). Each finding is one
-line."""
+"""`tollkeeper doctor`: checks settings, database, backends and judge, with one line per finding."""
 
 import asyncio
 import os
@@ -60,16 +58,16 @@ from tollkeeper.storage.schema import (
 )
 from tollkeeper.storage.sessions import shown_hosts
 
-# Any usable judge answers the first question about this text with yes and the second with no.
+# A usable judge answers the first question with yes and the second with no.
 _JUDGED_TEXT = "Our parcel arrived on Monday, but the box was empty."
 _QUESTIONS = (
     Question("doctor-yes", "Does the text speak of a parcel?"),
     Question("doctor-no", "Does the text contain a telephone number?"),
 )
-# A usable judge gives a score above this percentage if the right answer is yes, and below it if it is no.
+# In percent: a usable judge's scores are above for yes, and below for no.
 _HALF = 50
 
-# The connections that commands, consoles and backups need in addition to a gateway.
+# Of commands, consoles and backups, beside a gateway.
 _OTHER_CONNECTIONS = 20
 
 app = command_app()
@@ -81,7 +79,7 @@ class CheckResult(StrEnum):
     BAD = "bad"
 
 
-# The name of a check, its result and a detail.
+# Name, result and detail.
 Finding = tuple[str, CheckResult, str]
 
 
@@ -104,8 +102,7 @@ def doctor(invocation: Invocation) -> Listing:
 
 
 def examine(invocation: Invocation) -> list[Finding]:
-    """Runs all checks. If the settings are invalid, no other check runs, because every check uses the
-    settings."""
+    """Every other check uses the settings, so none runs if they're invalid."""
     try:
         settings = invocation.settings()
         build_catalog(settings)
@@ -132,7 +129,7 @@ def _run_check(name: str, source: SettingsSource, check: Callable[[], str]) -> F
     try:
         return name, CheckResult.OK, check()
     except SchemaTooOld as exc:
-        # In an upgrade, the new version's doctor runs before its migration.
+        # In an upgrade, the new doctor runs before the migration.
         return name, CheckResult.WARNING, str(exc)
     except SettingsError as exc:
         return name, CheckResult.BAD, source.located(exc)
@@ -167,7 +164,7 @@ def _database(settings: Settings, source: SettingsSource) -> list[Finding]:
 
 
 def _connections_warning(settings: Settings, source: SettingsSource, allowed: int) -> Iterator[str]:
-    """Yields a warning if one gateway alone may need more connections than the server allows."""
+    """If one gateway alone may need more than the server allows."""
     workers, pool_size = settings.server.workers, settings.database.pool_size
     needed = workers * pool_size + _OTHER_CONNECTIONS
     if needed > allowed:
@@ -189,8 +186,7 @@ def _recovery_targets_warning(targets: Iterable[str]) -> str:
 
 
 def _descriptors() -> Finding:
-    """Checks how many files this process may open. A service manager may set another limit for the
-    gateway."""
+    """Open files. A service manager may set another limit for the gateway."""
     limit = hard_limit()
     possible = connections_within(limit)
     detail = f"a limit of {limit}, so {possible} connections in each worker"
@@ -201,8 +197,7 @@ def _descriptors() -> Finding:
 
 
 def _webhook(settings: Settings) -> str:
-    """Checks the settings of the alert webhook. The result does not show the webhook's address, which
-    may contain a secret."""
+    """Doesn't show the address, which may contain a secret."""
     alert_webhook(settings)
     return "alerts are signed and posted to the webhook; this check posted nothing"
 
@@ -222,8 +217,7 @@ def _telemetry() -> Finding:
 
 
 async def _backends_and_judge(settings: Settings, source: SettingsSource) -> list[Finding]:
-    """Starts the embedded model server (engine) once for both checks, because a backend and the judge
-    may use it."""
+    """Starts the embedded engine once, because a backend and the judge may use it."""
     async with running_engine(settings) as engine:
         findings = await _backends(settings, source, engine)
         return [*findings, await _judge(settings, source, engine)]
@@ -232,7 +226,7 @@ async def _backends_and_judge(settings: Settings, source: SettingsSource) -> lis
 async def _backends(
     settings: Settings, source: SettingsSource, engine: EmbeddedEngine | None
 ) -> list[Finding]:
-    """Checks all replicas concurrently, so that their timeouts do not add up."""
+    """Concurrently, so the timeouts don't add up."""
     checks = []
     findings: list[Finding] = []
     for backend in settings.backends:
@@ -253,7 +247,7 @@ async def _backends(
 
 
 def _preset(backend: BackendSettings) -> str:
-    """Describes a backend's preset, including the changes by the operator's own settings."""
+    """With the operator's own changes."""
     preset = PRESETS[backend.preset]
     is_identity = backend.credential in IDENTITY_CREDENTIALS
     credential = backend.credential if is_identity else shown_credential(backend)
@@ -296,7 +290,7 @@ def _engine(
 
 
 def _missing_files_and_secrets(backend: BackendSettings) -> Iterator[tuple[str, str]]:
-    """Yields each setting that names a missing variable or an unreadable file, with an explanation."""
+    """And why: no such variable, or an unreadable file."""
     if backend.api_key_env and not os.environ.get(backend.api_key_env):
         yield "api_key_env", f"{shown_variable(backend.api_key_env)} is not set"
     for setting in ("api_key_file", "tls_ca_file"):
@@ -306,7 +300,7 @@ def _missing_files_and_secrets(backend: BackendSettings) -> Iterator[tuple[str, 
 
 
 async def _credential(name: str, backend: BackendSettings, source: SettingsSource) -> list[Finding]:
-    """Obtains a token or keys in the same way as a call does. The provider does not charge for this check."""
+    """As a call does. The provider doesn't charge for this."""
     try:
         return [(name, CheckResult.OK, await check_identity(backend))]
     except SettingsError as exc:
@@ -316,7 +310,7 @@ async def _credential(name: str, backend: BackendSettings, source: SettingsSourc
 async def _replica(
     settings: Settings, backend: BackendSettings, url: str, source: SettingsSource
 ) -> list[Finding]:
-    """Connects to the replica, and asks it for its models with the key of calls."""
+    """Asks for its models too, with the key of calls."""
     name = f"backend {backend.name}"
     reached = await reach(url, min(backend.connect_timeout_s, CONNECT_TIMEOUT_S))
     if not reached.ok:
@@ -358,7 +352,7 @@ def _key_setting(backend: BackendSettings) -> str:
 def _unlisted(
     settings: Settings, backend: BackendSettings, listed: ModelList, source: SettingsSource
 ) -> Iterator[Finding]:
-    """Yields a warning for each name of a model that the backend does not list."""
+    """Models that the backend doesn't list."""
     named: list[tuple[Place, str, str]] = []
     for model in settings.models:
         place: Place = ("models", model.id)
@@ -378,8 +372,7 @@ def _unlisted(
 async def _judge(
     settings: Settings, source: SettingsSource, engine: EmbeddedEngine | None
 ) -> Finding:
-    """Asks the judge real questions, because only an answer shows that its backend returns
-    log-probabilities."""
+    """With real questions: only an answer shows that the backend returns log-probabilities."""
     declared = settings.judge
     if declared is None:
         detail = "not configured: calls under an enforcing policy are answered with 503"

@@ -1,4 +1,4 @@
-"""Runs the event loop of the commands `serve`, `demo` and `console`."""
+"""The event loop of `serve`, `demo` and `console`."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -11,8 +11,7 @@ T = TypeVar("T")
 
 
 def run_in_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Runs `main` in an event loop. Signals are deferred until `main` calls `take_signals` to handle
-    them, or until `main` ends."""
+    """Defers signals until `main` calls `take_signals`, or ends."""
     with deferred_signals():
         exit_if_signalled()
         return uvloop.run(main())

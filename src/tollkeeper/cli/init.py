@@ -1,5 +1,4 @@
-"""Implements `tollkeeper init`, which writes a settings file with comments, or converts a LiteLLM
-configuration."""
+"""`tollkeeper init`: writes a commented settings file, or converts a LiteLLM configuration."""
 
 import tomllib
 from pathlib import Path

@@ -1,10 +1,5 @@
-"""Implements `tollkeeper ledger`, which verifies the ledger, resolves unsettled reservations, and
-closes months.
-
-A reservation is the ledger row of a hold, the amount reserved for a call. A reservation is unsettled if
-the cost of its call is unknown. To resolve a reservation means to settle it (charge a cost) or to
-release it (charge nothing).
-"""
+"""`tollkeeper ledger`: verifies the ledger, settles (charges) or releases unsettled reservations,
+and closes months."""
 
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
@@ -235,7 +230,7 @@ def ledger_resolve(
 def _resolve(
     invocation: Invocation, reservation_id: UUID, settle: int | None, *, confirmed: bool
 ) -> ReservationEntry:
-    """Settles the reservation at the cost `settle` in picousd, or releases it if `settle` is None."""
+    """In picousd; releases if `settle` is None."""
     return run_with_services(
         invocation,
         lambda services: services.reconciliation.ledger_resolve(

@@ -1,5 +1,4 @@
-"""Implements `tollkeeper ledger reconcile`, which compares a provider's bill, a list of charges by day
-and model, with the ledger."""
+"""`tollkeeper ledger reconcile`: compares a provider's bill, by day and model, with the ledger."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -29,12 +28,12 @@ from tollkeeper.services.ledger.bill import (
 from tollkeeper.storage.backend_usage import ComparedFigure, Tolerance
 
 T = TypeVar("T")
-# The table shows at most this number of differences (pairs of day and model). The JSON has all of them.
+# In the table, by day and model. The JSON has all.
 _SHOWN_MAX = 200
 
 
 def _option_parser(read: Callable[[str], T]) -> Callable[[str], T]:
-    """Turns `read` into a parser for an option. The parser reports invalid text as a usage error."""
+    """For an option: invalid text is a usage error."""
 
     def parse(text: str) -> T:
         try:

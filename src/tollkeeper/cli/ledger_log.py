@@ -1,5 +1,4 @@
-"""Implements `tollkeeper ledger compare-log`, which compares the calls in a gateway's request log with
-the ledger."""
+"""`tollkeeper ledger compare-log`: compares a request log's calls with the ledger."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +23,7 @@ from tollkeeper.services.ledger.log_comparison import (
 )
 from tollkeeper.services.ledger.log_file import LogReading
 
-# The table shows at most this number of differences. The JSON has at most DIFFERENCES_MAX.
+# In the table. The JSON has at most DIFFERENCES_MAX.
 _SHOWN_MAX = 200
 _PROBLEM_TEXTS = {
     Problem.MISSING: "is not in the ledger",

@@ -1,8 +1,5 @@
-"""Implements `tollkeeper ledger months`, `close`, `export` and `drop`.
-
-Closing makes a month immutable and stores its totals. A closed month can be exported to a file, and
-then its rows can be dropped from the database.
-"""
+"""`tollkeeper ledger months`, `close`, `export` and `drop`. Closing makes a month immutable and
+stores its totals; an exported month's rows can be dropped."""
 
 import gzip
 import os
@@ -88,13 +85,12 @@ def ledger_export(
 
 @contextmanager
 def _whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Opens a file for writing under a temporary name. Renames the file to `path` when it is complete and on
-    disk. Deletes the file if writing fails."""
+    """Under a temporary name, and renamed when complete and on disk. Deleted if writing fails."""
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with partial.open("xb") as raw:
             if path.suffix == _GZIP:
-                # With a fixed name and time in the header, the same rows always give the same bytes.
+                # A fixed name and time: the same rows always give the same bytes.
                 with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as compressed:
                     yield cast("BinaryIO", compressed)
             else:
@@ -126,7 +122,7 @@ def ledger_drop(
 
 
 def _confirm(month: Month, found: LedgerMonth) -> None:
-    """Asks the operator whether to drop the month. Raises StateConflict if the answer is no."""
+    """Raises StateConflict if the answer is no."""
     assert found.close is not None, "ledger_check_drop accepts only a closed month"
     assert found.exported is not None, "ledger_check_drop accepts only an exported month"
     question = (

@@ -1,5 +1,4 @@
-"""Implements `tollkeeper limit`, which limits a project's calls per minute and its concurrent
-calls."""
+"""`tollkeeper limit`: a project's calls per minute and concurrent calls."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +20,7 @@ app = noun_app("Set and show the request limits of a project.")
 async def limit_set(
     services: "Services",
     project: ProjectArgument,
-    # Any, because Typer does not support `int | "default"`, the type that the parser returns.
+    # Any, because Typer doesn't support `int | "default"`.
     requests_per_minute: Annotated[
         Any,
         typer.Option(

@@ -1,7 +1,5 @@
-"""Defines the program `tollkeeper` and lists its commands.
-
-The module of a command is imported only when the command is called, so that `--help` is fast.
-"""
+"""The program `tollkeeper`. A command's module is imported only when it's called, so `--help` is
+fast."""
 
 import importlib
 import io
@@ -16,11 +14,9 @@ import tollkeeper
 from tollkeeper.cli.options import WORKER_STARTER, AsJson, ConfigFile, keep_shared_options
 from tollkeeper.hosting.stop_signals import exit_on_sigterm, exit_server_on_signals
 
-# The exit status for invalid arguments.
 _USAGE_ERROR = 2
 
-# The name, the module in this folder and the purpose of each command or command group. Help cuts a
-# purpose after 60 characters.
+# Name, module in this folder and purpose, which help cuts after 60 characters.
 _COMMANDS = (
     ("demo", "demo", "Run gateway, console and database with a demo organization."),
     ("init", "init", "Write a settings file, tollkeeper.toml, with comments."),
@@ -55,22 +51,20 @@ _SERVER_COMMANDS = (*_GATEWAY_COMMANDS, "console")
 
 
 class CommandsOnDemand(TyperGroup):
-    """Lists every command, but imports only the module of the called command."""
-
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, placeholder, rest = super().resolve_command(ctx, args)
         if name is None:
             return name, placeholder, rest
         if name in _SERVER_COMMANDS:
             exit_server_on_signals()
-        # Resilient parsing means that a shell asks for completions, which must not start a process.
+        # Resilient parsing is a shell's completion, which mustn't start a process.
         if name in _GATEWAY_COMMANDS and "--help" not in rest and not ctx.resilient_parsing:
             from tollkeeper.hosting.worker_process import worker_starter
 
             if name == "demo":
                 typer.echo("Starting tollkeeper ...", err=True)
-            # Creates the first worker process before the slow imports below, so that the worker and
-            # this process import their modules at the same time.
+            # Before the slow imports below, so that worker and this process import at
+            # the same time.
             ctx.meta[WORKER_STARTER] = ctx.with_resource(worker_starter())
         module = importlib.import_module(f"tollkeeper.cli.{_MODULES[name]}")
         return name, get_command(module.app), rest
@@ -104,7 +98,7 @@ app = typer.Typer(
     callback=_program,
     no_args_is_help=True,
     rich_markup_mode=None,
-    # Pretty tracebacks show local variables, which could contain a secret.
+    # They show local variables, which could contain a secret.
     pretty_exceptions_enable=False,
 )
 for _name, _, _purpose in _COMMANDS:
@@ -112,7 +106,7 @@ for _name, _, _purpose in _COMMANDS:
 
 
 def main() -> None:
-    # SIGTERM must unwind the stack, so that the command stops the embedded database.
+    # SIGTERM must unwind the stack to stop the embedded database.
     exit_on_sigterm()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -124,7 +118,7 @@ def main() -> None:
 
 
 def _is_text(argument: str) -> bool:
-    """Tells whether an argument is UTF-8. Python decodes other bytes to surrogates, which cannot be encoded."""
+    """In UTF-8. Python decodes other bytes to surrogates, which can't be encoded."""
     try:
         argument.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Implements `tollkeeper migrate`, which brings the database schema to the revision of this version."""
+"""`tollkeeper migrate`: brings the schema to this version's revision."""
 
 from typing import Annotated
 
@@ -46,7 +46,7 @@ def migrate(
         )
         revision = migrate_schema(address, serving_only=expand, force=force)
         if revision > code_revision():
-            # Raises an error if this version cannot work with the newer schema.
+            # Raises if the schema is too new for this version.
             state = check_database(address)
             note = f"There is nothing to migrate: the schema is at {state.description}."
         elif revision < code_revision():

@@ -1,5 +1,4 @@
-"""Implements `tollkeeper model`, which compares the prices of the catalogue (the models in the settings)
-with a public price list."""
+"""`tollkeeper model`: compares the catalogue's prices with a public list."""
 
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""Implements `tollkeeper openapi`, which prints the OpenAPI document."""
+"""`tollkeeper openapi`: prints the OpenAPI document."""
 
 from tollkeeper.api.openapi import HeaderNames, document
 from tollkeeper.api.routes import routes_for
@@ -15,7 +15,7 @@ def openapi(invocation: Invocation) -> Document:
     """Print the OpenAPI document of the HTTP API.
 
     It has the extensions and the names of headers in the settings."""
-    # Unlike `invocation.settings`, this also works where there is no settings file: no database is needed.
+    # Not `invocation.settings`: this needs no database, so no settings file either.
     conventions = http_conventions(load_settings(invocation.config))
     names = HeaderNames(
         conventions.customer_key_header, conventions.session_headers, conventions.cost_header

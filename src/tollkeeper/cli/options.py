@@ -1,5 +1,4 @@
-"""Defines the options `--config` and `--json`, which every command accepts before or after its
-name."""
+"""`--config` and `--json`, which stand before or after a command's name."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ ConfigFile = Annotated[
         show_default=False,
     ),
 ]
-# The key under which the Typer context stores the `WorkerStarter` for `serve` and `demo`.
+# In the Typer context, for `serve` and `demo`.
 WORKER_STARTER = "tollkeeper.worker_starter"
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
@@ -28,13 +27,12 @@ class SharedOptions:
     as_json: bool = False
 
     def overlaid(self, config: Path | None, as_json: bool) -> "SharedOptions":
-        """Returns these options, overridden by the given values, which stand further right on the command
-        line."""
+        """By values further right on the command line."""
         return replace(self, config=config or self.config, as_json=as_json or self.as_json)
 
 
 def shared_options(context: typer.Context) -> SharedOptions:
-    """Returns the options that stand further left on the command line, before the command's name."""
+    """From before the command's name."""
     options = context.obj
     return options if isinstance(options, SharedOptions) else SharedOptions()
 

@@ -1,6 +1,5 @@
-"""Implements `tollkeeper organization`, which manages organizations and their checks. Some models
-require a check, for example `kyc`: only organizations to which an operator granted the check can use
-these models."""
+"""`tollkeeper organization`: organizations and their checks, such as `kyc`, which an operator
+grants and some models require."""
 
 from typing import TYPE_CHECKING, Annotated
 

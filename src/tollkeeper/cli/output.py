@@ -1,5 +1,5 @@
-"""Prints a command's output: one JSON document with `--json`, otherwise text. A table is drawn on a
-terminal, and has tab-separated lines in a pipe."""
+"""Prints a command's output: one JSON document with `--json`, otherwise text, whose tables are
+tab-separated in a pipe."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ import typer
 
 from tollkeeper.domain.errors import StateConflict
 
-# rich is imported only when a command prints, because its import takes longer than most commands run.
+# rich takes longer to import than most commands run.
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -20,26 +20,25 @@ if TYPE_CHECKING:
 
 SHOWN_ONCE = "Copy the value now: it is not stored and cannot be shown again."
 _LONG_TIME = "%Y-%m-%d %H:%M:%S UTC"
-# The form for tables, which have little space. The time is in UTC.
+# For tables, which have little space. In UTC.
 _SHORT_TIME = "%Y-%m-%d %H:%M"
-# The form for listings in a pipe.
+# For listings in a pipe.
 _ISO_TIME = "%Y-%m-%dT%H:%M:%SZ"
-# The shortest beginning of an id in a table, and the length of a whole id.
+# Of an id in a table; and a whole one's length.
 _ID_BEGINNING_MIN = 8
 _ID_LENGTH = 36
-# In a pipe, each row must be one line, so this width is larger than any row.
+# Each row must be one line.
 _PIPE_WIDTH = 10_000
 
 
 def confirm(question: str) -> bool:
-    """Asks the operator a yes-or-no question. Without a terminal, the answer is no."""
+    """Without a terminal, the answer is no."""
     return sys.stdin.isatty() and typer.confirm(question, err=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Contains one object, which is printed with a line for each field. `note` is printed after the
-    fields, but is not part of the JSON."""
+    """A line for each field. `note` follows, but not in the JSON."""
 
     fields: Mapping[str, Any]
     note: str = ""
@@ -47,12 +46,11 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Contains a list of objects. The JSON has all fields of the objects, the table only `columns`.
-    `summary` contains additional fields of the JSON document. `note` is printed after the table,
-    but is not part of the JSON. If `refusal` is not empty, the command prints it as an error and fails.
+    """The JSON has all fields, the table only `columns`. `summary` is only in the JSON, `note` only
+    after the table. A `refusal` is printed as an error, and the command fails.
 
-    If the terminal is too narrow, the ids in the columns `short_ids` are cut to their first characters, which
-    commands accept as ids. If the table is still too wide, columns in `optional` are omitted, the last first.
+    On a narrow terminal, ids in `short_ids` are cut to a beginning that commands accept. If that's
+    not enough, `optional` columns are omitted, the last first.
     """
 
     rows: Sequence[Mapping[str, Any]]
@@ -66,7 +64,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Contains a JSON document, which is always printed indented."""
+    """Always indented."""
 
     content: Any
 
@@ -93,20 +91,19 @@ def show(output: CommandOutput, *, as_json: bool) -> None:
 
 
 def one_line(message: str) -> str:
-    """Joins the lines of a message to one line, for standard error."""
+    """For standard error."""
     return printable("; ".join(line.strip() for line in message.splitlines() if line.strip()))
 
 
 def printable(text: str) -> str:
-    """Escapes characters that are not printable. Clients choose names, and a name could contain escape
-    sequences that control the terminal."""
+    """Clients choose names, which could contain escape sequences that control the terminal."""
     return "".join(
         character if character.isprintable() else ascii(character)[1:-1] for character in text
     )
 
 
 def write_new_file(path: "Path", text: str) -> None:
-    """Writes a new file. Raises StateConflict if the file exists."""
+    """Raises StateConflict if it exists."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -115,7 +112,7 @@ def write_new_file(path: "Path", text: str) -> None:
 
 
 def _write_json(document: bytes) -> None:
-    # Write bytes, because JSON is UTF-8 even if the terminal has another encoding.
+    # JSON is UTF-8, even if the terminal isn't.
     sys.stdout.buffer.write(document + b"\n")
     sys.stdout.buffer.flush()
 
@@ -151,7 +148,7 @@ def _print_listing(listing: Listing) -> None:
 
 
 def show_picture(picture: "RenderableType") -> None:
-    """Prints text and tables. Programs read a pipe, so tables have neither lines nor bars there."""
+    """Without lines and bars in a pipe, which programs read."""
     if sys.stdout.isatty():
         console().print(picture)
         return
@@ -171,7 +168,7 @@ def _lines_of(picture: "RenderableType") -> Iterator[str]:
                     yield ""
                 yield from _lines_of(part)
         case Table():
-            # Bars have no heading. The columns of a record have none either.
+            # Bars have no heading, nor do a record's columns.
             columns = [one for one in picture.columns if one.header or not picture.show_header]
             if picture.title:
                 yield from _lines_of(picture.title)
@@ -197,8 +194,8 @@ def _plain_lines(listing: Listing) -> Iterator[str]:
 
 
 def fitting_table(listing: Listing, width: int) -> "Table":
-    """Builds a table. If it is wider than `width` characters, cuts ids and then omits columns (see `Listing`).
-    The result may still be too wide."""
+    """If it's wider than `width`, cuts ids and then omits columns (see `Listing`). May still be too
+    wide."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -222,7 +219,7 @@ def fitting_table(listing: Listing, width: int) -> "Table":
 
 
 def _table_width(columns: Mapping[str, Sequence[str]]) -> int:
-    """Returns the width of a table: its columns, three spaces between two columns, one at the end."""
+    """With three spaces between columns, and one at the end."""
     from rich.cells import cell_len
 
     widths = [max(cell_len(cell) for cell in (column, *cells)) for column, cells in columns.items()]
@@ -230,8 +227,7 @@ def _table_width(columns: Mapping[str, Sequence[str]]) -> int:
 
 
 def _beginnings(ids: Sequence[str]) -> list[str]:
-    """Cuts all ids to the same length: the smallest length, but at least `_ID_BEGINNING_MIN`, at which
-    different ids still differ."""
+    """To the smallest length, at least `_ID_BEGINNING_MIN`, at which they differ."""
     length = next(
         (
             length
@@ -244,7 +240,7 @@ def _beginnings(ids: Sequence[str]) -> list[str]:
 
 
 def console() -> "Console":
-    """Returns a rich console for standard output. Lines are wrapped only on a terminal."""
+    """Wraps lines only on a terminal."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
@@ -252,8 +248,7 @@ def console() -> "Console":
 
 
 def _flat(fields: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Returns the fields of an object and of its nested objects, whose fields get dotted names. Objects
-    in a list are numbered: `verdicts.1.mode`."""
+    """Nested fields get dotted names, and objects in lists numbers: `verdicts.1.mode`."""
     flat: list[tuple[str, Any]] = []
     for name, value in fields.items():
         if isinstance(value, Mapping):
@@ -267,7 +262,7 @@ def _flat(fields: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def _cell(name: str, value: Any, time_form: str = _LONG_TIME) -> str:
-    """Returns a value as text. An integer in a field named `at` or `…_at` is a time in Unix seconds."""
+    """An integer in a field named `at` or `…_at` is in Unix seconds."""
     match value:
         case None:
             return "-"

@@ -1,10 +1,6 @@
-"""Implements `tollkeeper overage`, which limits how far an organization's balance may fall below zero, and
-shows the models whose calls may cost more than their holds.
-
-Overage is the part of a call's cost that exceeds the amount held for the call, and overage can make a
-balance negative. An organization whose balance falls below zero by more than its bound is stopped: no call is
-admitted until an operator clears the stop.
-"""
+"""`tollkeeper overage`: bounds how far a balance may fall below zero, and shows models whose calls
+may exceed their holds. Beyond its bound, an organization is stopped until an operator clears
+that."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,7 +30,7 @@ def _bound(text: str) -> int | str:
 async def overage_set(
     services: "Services",
     organization: OrganizationArgument,
-    # Any, because Typer does not support `int | "default"`, the type that the parser returns.
+    # Any, because Typer doesn't support `int | "default"`.
     bound: Annotated[
         Any,
         typer.Argument(
@@ -121,7 +117,7 @@ async def overage_forget(
 
 
 def _record(organization: OrganizationId, use: "OverageUse") -> Record:
-    """Builds the output, with amounts in USD. `overage` is the total overage of all calls so far."""
+    """In USD. `overage` is of all calls so far."""
     return Record(
         {
             "organization_id": organization,

@@ -1,10 +1,6 @@
-"""Implements `tollkeeper policy`, which creates, edits, publishes, pauses, resumes and tries out
-policies.
-
-A policy asks a yes-or-no question, its `rule`, about requests or answers. The judge, a model, answers the
-question with a score. The call matches the policy if the score, or the probability that a calibration
-computes from the score, reaches the policy's threshold.
-"""
+"""`tollkeeper policy`: creates, edits, publishes, pauses, resumes and tries out policies. A call
+matches if the judge's score for the question (`rule`), or the calibrated probability, reaches the
+threshold."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -152,11 +148,9 @@ FirstOption = Annotated[
         "judge.",
     ),
 ]
-# The type of an API request body.
 W = TypeVar("W", wire.PolicyCreate, wire.PolicyEdit)
 _DEFAULT = "default"
-# The fields of a draft (`Rule`: the question `rule`, its direction, mode and others) that are copied from
-# the request body. The project ids are converted separately.
+# Of a draft, copied from the request body. The project ids are converted separately.
 _RULE_FIELDS = tuple(field for field in Rule.__slots__ if field != "project_ids")
 
 
@@ -184,7 +178,7 @@ async def policy_create(
 
     The policy takes effect only after `policy publish`."""
     organization_id = await services.names.organization_named(organization)
-    # Raises an error if the organization does not exist.
+    # Raises if it doesn't exist.
     await services.organizations.organization_show(organization_id)
     fields = {"name": name, "rule": rule, "description": description, "direction": direction}
     fields |= {"mode": mode, "scope": scope}
@@ -195,7 +189,7 @@ async def policy_create(
         project_ids=tuple(map(ProjectId, map(UUID, body.project_ids))),
         **{field: getattr(body, field) for field in _RULE_FIELDS},
     )
-    # The idempotency key is random, so that each run of the command creates a new policy.
+    # Random, so each run creates a new policy.
     idempotent_request = IdempotentRequest(
         organization_id, OPERATION_CREATE, f"cli-{uuid4()}", msgspec.json.encode(body)
     )
@@ -266,8 +260,7 @@ async def _request_body(
     threshold: str | None,
     body_type: type[W],
 ) -> W:
-    """Converts the options of the command to the body of an API request. The conversion checks the
-    limits of every field, such as the length of a name."""
+    """Which checks every field's limits, such as a name's length."""
     body = {field: value for field, value in fields.items() if value is not None}
     if projects:
         ids = [await services.names.project_named(project, organization_id) for project in projects]

@@ -1,5 +1,4 @@
-"""Implements `tollkeeper policy try`, which asks the judge (the model that answers the questions of
-policies) about texts, and reports the judge's scores or calibrated probabilities."""
+"""`tollkeeper policy try`: reports the judge's scores or calibrated probabilities for texts."""
 
 import asyncio
 from collections.abc import Sequence
@@ -31,20 +30,20 @@ from tollkeeper.domain.trial import Bin, Cut, Sample, Separation, labelled_value
 from tollkeeper.services.policies.trial import PolicyTrial, Trial, TrialText
 from tollkeeper.settings import JudgeSettings, Settings, SettingsError
 
-# If there are more texts than this, the report has no table of texts.
+# With more texts, there's no table of them.
 _SHOWN_MAX = 40
-# The number of characters of each text that the table shows.
+# Of each text in the table, in characters.
 _SHOWN_LENGTH = 70
-# If there are fewer texts than this, no progress bar is shown.
+# With fewer texts, no progress bar.
 _PROGRESS_FROM = 10
-# The width of the longest bar, in characters.
+# In characters.
 _BAR_WIDTH = 40
 
 _stderr = Console(stderr=True, highlight=False)
 
 
 class TrialDirection(StrEnum):
-    """Tells whether the judge reads a text as a request or as an answer."""
+    """What the judge reads a text as."""
 
     REQUEST = "request"
     RESPONSE = "response"
@@ -52,17 +51,14 @@ class TrialDirection(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """Contains the options of the report."""
-
-    # The threshold in basis points. None means the default threshold from the settings.
+    # In basis points. None: the settings' default.
     threshold: int | None = None
-    # The highest accepted shares of false denials (texts labelled no that match) and of misses (texts
-    # labelled yes that do not match). The report finds one threshold for each of these limits.
+    # Highest accepted shares of texts labelled no that match, and (misses) labelled yes that
+    # don't. Each gets a threshold in the report.
     false_denials: float | None = None
     misses: float | None = None
     confidence: float = CONFIDENCE
-    # Whether the scores are from the first judge. The threshold that the report finds for `misses` is
-    # then a value for `settles_below_basis_points`.
+    # The threshold for `misses` is then one for `settles_below_basis_points`.
     from_first_judge: bool = False
 
 
@@ -104,7 +100,7 @@ def _judge_settings(settings: Settings) -> JudgeSettings:
 
 
 def first_judge_settings(settings: Settings) -> Settings:
-    """Returns the settings with the first judge (`judge.first`) in place of the judge."""
+    """With `judge.first` in place of the judge."""
     judge_settings = _judge_settings(settings)
     if not judge_settings.first.backend:
         raise SettingsError("judge.first: no first judge is configured.")
@@ -115,7 +111,7 @@ def first_judge_settings(settings: Settings) -> Settings:
 def trial_report(
     trial: Trial, settings: Settings, options: ReportOptions, fitted: Fitted | None
 ) -> Report:
-    """Builds the report of a trial. If `fitted` is given, the trial contains calibrated probabilities."""
+    """With `fitted`, the trial has calibrated probabilities."""
     judge_settings = _judge_settings(settings)
     threshold = options.threshold or judge_settings.default_threshold_basis_points
     separation = separate(trial.samples, threshold)
@@ -145,7 +141,7 @@ def trial_report(
 
 
 def _guarantees(trial: Trial, options: ReportOptions) -> dict[str, Threshold]:
-    """Finds a threshold for each kind of error (false denials, misses) that the options limit."""
+    """For each kind of error that the options limit."""
     matching, passing = labelled_values(trial.samples)
     guarantees = {}
     if options.false_denials is not None:
@@ -192,9 +188,8 @@ def _improvement(fitted: Fitted) -> str:
 
 
 def _reliability(quality: Quality) -> Table:
-    """Draws one bar for the texts in each tenth of the probability scale. The length of the bar is the
-    share of these texts that are labelled yes. A dot marks the mean probability of these texts. If the
-    judge is well calibrated, the dot is at the end of the bar."""
+    """A bar per tenth of the probability scale: the share of texts labelled yes. A dot marks their
+    mean probability; with a well calibrated judge it's at the bar's end."""
     table = Table("probability", "texts", "share of yes", box=SIMPLE_HEAD, pad_edge=False)
     table.columns[1].justify = "right"
     for number, tenth in enumerate(quality.bins):
@@ -216,7 +211,7 @@ def _sample_view(sample: Sample, threshold: int) -> dict[str, Any]:
 
 
 def _matched(sample: Sample, threshold: int) -> bool | None:
-    """Tells whether the text reaches the threshold. Returns None if the judge gave no score."""
+    """None if the judge gave no score."""
     probability = sample.probability_basis_points
     return None if probability is None else probability >= threshold
 
@@ -237,8 +232,7 @@ def _cut_view(cut: Cut) -> dict[str, Any]:
 def _picture(
     trial: Trial, separation: Separation | None, threshold: int, value: str
 ) -> list[RenderableType]:
-    """Draws the tables and the histogram. `value` is the name of the judge's values: "score", or
-    "probability" if they are calibrated."""
+    """`value` is "score", or "probability" if calibrated."""
     parts: list[RenderableType] = []
     if len(trial.samples) <= _SHOWN_MAX:
         parts.append(_samples_table(trial.samples, threshold, value))
@@ -270,8 +264,7 @@ def _samples_table(samples: Sequence[Sample], threshold: int, value: str) -> Tab
 
 
 def _histogram(bins: Sequence[Bin], value: str) -> Table:
-    """Draws one bar for each bin. Texts labelled yes, texts labelled no and texts without a label have
-    different colours."""
+    """A bar per bin, coloured by label."""
     highest = max(score_bin.count for score_bin in bins)
     table = Table(f"{value} from", "texts", "", box=SIMPLE_HEAD, pad_edge=False)
     table.columns[0].justify = table.columns[1].justify = "right"
@@ -282,7 +275,7 @@ def _histogram(bins: Sequence[Bin], value: str) -> Table:
             (score_bin.no, "red"),
             (score_bin.unlabelled, "cyan"),
         ):
-            # The length is rounded up, so that even a single text is visible.
+            # Rounded up, so even one text is visible.
             bar.append("█" * -(-count * _BAR_WIDTH // max(highest, 1)), style=style)
         table.add_row(percent_of(score_bin.start_basis_points), str(score_bin.count), bar)
     if any(score_bin.yes or score_bin.no for score_bin in bins):

@@ -1,5 +1,4 @@
-"""Shows the progress of a long command on standard error, so that standard output has only the
-result."""
+"""Shows a long command's progress on standard error, so standard output has only the result."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -8,14 +7,13 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import Progress
 
-# Takes the number of finished items and the total number of items.
+# Finished items, and all.
 ReportProgress = Callable[[int, int], None]
 
 
 @contextmanager
 def progress(label: str, *, quiet: bool) -> Iterator[ReportProgress]:
-    """Yields a function that reports progress: with a bar on a terminal, otherwise with a line for each
-    finished tenth. With `quiet`, the function does nothing."""
+    """A bar on a terminal, otherwise a line per finished tenth. Nothing with `quiet`."""
     if quiet:
         yield lambda _done, _total: None
     elif sys.stderr.isatty():
@@ -41,8 +39,7 @@ def _lines_for_tenths() -> ReportProgress:
 
 @contextmanager
 def working(task: str, *, quiet: bool = False) -> Iterator[None]:
-    """Shows the name of a task on a terminal while the task runs. Shows nothing if `quiet` is True, or if
-    standard error is not a terminal."""
+    """Names a running task, only on a terminal and unless `quiet`."""
     if quiet or not sys.stderr.isatty():
         yield
         return

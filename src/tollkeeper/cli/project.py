@@ -1,4 +1,4 @@
-"""Implements `tollkeeper project`, which manages the projects of an organization."""
+"""`tollkeeper project`: an organization's projects."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -39,7 +39,7 @@ async def project_list(services: "Services", organization: OrganizationArgument)
 
     The list includes archived projects."""
     organization_id = await services.names.organization_named(organization)
-    # Raises an error if the organization does not exist.
+    # Raises if it doesn't exist.
     await services.organizations.organization_show(organization_id)
     projects = await services.projects.project_list(organization_id)
     return Listing(

@@ -1,4 +1,4 @@
-"""Implements `tollkeeper project-key`, which manages the API keys of a project."""
+"""`tollkeeper project-key`: a project's API keys."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any

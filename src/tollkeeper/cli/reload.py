@@ -1,5 +1,4 @@
-"""Implements `tollkeeper reload`, which makes the running gateway read the models in its settings file
-again."""
+"""`tollkeeper reload`: makes the running gateway read its models again."""
 
 import os
 import signal
@@ -19,7 +18,7 @@ def reload(invocation: Invocation) -> Record:
 
     Only changes of [[models]] take effect; all other changed settings need a restart."""
     settings = invocation.settings()
-    # Checks the models, so that an error is printed here. The gateway would only log the error.
+    # Shows errors here, which the gateway would only log.
     build_catalog(settings)
     pids = serving_pids(settings)
     if not pids:

@@ -1,4 +1,4 @@
-"""Registers commands whose output has its own layout on a terminal, such as a chart."""
+"""Commands with their own layout on a terminal, such as a chart."""
 
 import inspect
 import sys
@@ -21,13 +21,13 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Contains a command's output in two forms: `content` for `--json`, and `picture` otherwise.
-    If `refusal` is not empty, the command prints its output and then fails with this message."""
+    """`content` is for `--json`. With a `refusal`, the command prints its output and then fails
+    with it."""
 
     content: Mapping[str, Any]
     picture: RenderableType
     refusal: str = ""
-    # If this text is not empty, the command prints it unchanged instead of the picture.
+    # Printed unchanged instead of the picture, unless empty.
     text: str = ""
 
 
@@ -37,8 +37,7 @@ ReportCommand = Callable[Concatenate["Services", P], Awaitable[Report]]
 def report_command(
     app: typer.Typer, name: str, *, example: str
 ) -> Callable[[ReportCommand[P]], ReportCommand[P]]:
-    """Returns a decorator that registers a coroutine function as a command. The function gets the
-    `Services` and returns a report."""
+    """A coroutine function, which gets the `Services`."""
 
     def register(use_case: ReportCommand[P]) -> ReportCommand[P]:
         def run(invocation: Invocation, /, *arguments: P.args, **named: P.kwargs) -> None:

@@ -1,5 +1,4 @@
-"""Implements `tollkeeper serve`, which runs the gateway and its operator listener until a signal stops
-them."""
+"""`tollkeeper serve`: runs the gateway and its operator listener until a signal."""
 
 import json
 import os
@@ -47,8 +46,8 @@ def serve(
     """Run the gateway and its operator listener.
 
     The operator listener serves health checks, alerts and metrics."""
-    # Options become environment variables, so that they are checked like settings and still apply
-    # when the settings are read again.
+    # As environment variables, they're checked like settings, and apply when those are read
+    # again.
     for name, value in (("HOST", host), ("PORT", port), ("WORKERS", workers)):
         if value is not None:
             os.environ[f"TOLLKEEPER_SERVER__{name}"] = str(value)
@@ -78,7 +77,7 @@ async def _supervise(
             f"(operators: {addresses['operator']}). Ctrl-C stops it."
         )
         if invocation.as_json or not sys.stdout.isatty():
-            # Like a line of the log, because both often go to the same file.
+            # Like a line of the log, which is often in the same file.
             text = json.dumps({"event": "serving", **addresses})
         standard_output.write_line(text)
 
@@ -97,13 +96,13 @@ async def _supervise(
 
 
 def tell_stopping(settings: Settings) -> None:
-    """Logs why the program does not end at once after Ctrl-C or SIGTERM."""
+    """Why the program doesn't end at once after Ctrl-C or SIGTERM."""
     _log.info(f"stopping: open requests have up to {settings.server.grace_s:g} s to end")
 
 
 def listeners(settings: Settings, stack: ExitStack) -> tuple[socket.socket, socket.socket]:
-    """Binds the public and the operator socket. Commands bind the sockets before they start anything, so
-    that a port in use is reported at once."""
+    """Public and operator socket. Bound before anything starts, so a port in use is reported at
+    once."""
     public = bind(settings.server.host, settings.server.port, setting="server")
     stack.callback(public.close)
     operator = bind(settings.operator.host, settings.operator.port, setting="operator")

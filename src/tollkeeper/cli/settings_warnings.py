@@ -14,11 +14,11 @@ from tollkeeper.settings.wording import nearest
 
 Warnings = Iterator[tuple[Place, str]]
 
-# A price per token from here on, 1000 USD for a million tokens, is probably the price of a million
-# tokens. The highest published price is 600 USD for a million.
+# 1000 USD for a million tokens: probably meant for the million. The highest published price is 600
+# USD.
 _PICOUSD_PER_TOKEN_MAX = 10**9
 _TOKEN_PRICES = tuple(dimension.name for dimension in PRICE_DIMENSIONS if dimension.per_token)
-# The paths that the gateway itself appends to an address, by protocol.
+# By protocol.
 _APPENDED_PATHS = {
     "chat": "/chat/completions",
     "responses": "/responses",
@@ -28,7 +28,7 @@ _EVERY_ADDRESS = ("0.0.0.0", "::", "*")  # noqa: S104 - compared with settings, 
 
 
 def settings_warnings(settings: Settings) -> Warnings:
-    """Yields each setting that is probably a mistake, with an explanation."""
+    """With an explanation each."""
     for model in settings.models:
         yield from _unknown_names(model)
         yield from _lengths(model)

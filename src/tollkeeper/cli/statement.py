@@ -1,4 +1,4 @@
-"""Implements `tollkeeper statement`, which shows an organization's statement for one month."""
+"""`tollkeeper statement`: an organization's statement for a month."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
