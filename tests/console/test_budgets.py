@@ -23,10 +23,10 @@ from tests.support.http_client import http_client
 from tests.support.ledger import LedgerTenant, another_project, hold_of, rotate, run, settlement
 from tests.support.ledger_months import OldBooks
 from tollkeeper.bootstrap import master_secret
+from tollkeeper.console.amounts import exact_usd
 from tollkeeper.domain.access import KeyId
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.ledger import Hold
-from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.months import RANDOM_BITS, Month, request_id
 from tollkeeper.services.ledger.costs import Costs
 from tollkeeper.services.ledger.overview import LedgerOverview
@@ -206,7 +206,7 @@ async def test_charts_show_the_remaining_amounts_of_the_ledger(
     page = await _budgets(operator, world)
     drawn = _drawn(page)
     assert [one.rows for one in drawn] == [
-        {time: f"${usd_from_picousd(amount)}" for time, amount in left.items()} for left in expected
+        {time: exact_usd(amount) for time, amount in left.items()} for left in expected
     ]
     for one, left in zip(drawn, expected, strict=True):
         values = one.chart["series"][0]["values"]
@@ -230,7 +230,7 @@ async def test_a_total_cap_draws_at_most_a_year(
     await world.set(_CAP, TOTAL)
     [drawn] = _drawn(await _budgets(operator, world))
     assert list(drawn.rows) == _days(datetime(2025, 11, 18, tzinfo=UTC))
-    assert set(drawn.rows.values()) == {f"${usd_from_picousd(_CAP - spent)}" for spent in (5, 75)}
+    assert set(drawn.rows.values()) == {exact_usd(_CAP - spent) for spent in (5, 75)}
 
 
 async def test_the_page_says_how_many_caps_have_no_chart(

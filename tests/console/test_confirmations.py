@@ -51,7 +51,7 @@ async def test_nothing_is_granted_before_it_is_confirmed(
     }
     asked = await operator.post(path, data=sent)
     assert asked.status_code == 200
-    for expected in ("Withdraw $2.5?", "Available now", "$10", "Available afterwards", "$7.5"):
+    for expected in ("Withdraw $2.50?", "Available now", "$10.00", "Available afterwards", "$7.50"):
         assert expected in asked.text
     assert (
         await site.services.accounts.credit_show(tenant.organization_id)
@@ -64,7 +64,30 @@ async def test_nothing_is_granted_before_it_is_confirmed(
     balance = await site.services.accounts.credit_show(tenant.organization_id)
     assert balance.granted_picousd == 75 * 10**11
     shown = await operator.get(answer.headers["location"])
-    assert "$2.5 was withdrawn." in shown.text
+    assert "$2.50 was withdrawn." in shown.text
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "reason"),
+    [
+        ({"amount": "-10.5"}, 409, "10.5 USD cannot be withdrawn: 10 USD is available."),
+        ({"amount": "0"}, 400, "A grant of 0 USD changes nothing."),
+        ({"amount": "-1", "kind": "grant"}, 400, "Credit that is withdrawn is of the kind"),
+        ({"amount": "1", "note": "x" * 1001}, 400, "A note has at most 1000 characters."),
+    ],
+)
+async def test_an_impossible_change_of_credit_is_refused_without_a_question(
+    operator: httpx2.AsyncClient,
+    site: ConsoleSite,
+    fields: dict[str, str],
+    status: int,
+    reason: str,
+) -> None:
+    path = f"/organizations/{site.judged.scripted.tenant.organization_id}/grant-credit"
+    refused = await operator.post(path, data={**await form_fields(operator, "once"), **fields})
+    assert refused.status_code == status
+    assert reason in refused.text
+    assert "data-confirmation" not in refused.text
 
 
 async def test_an_address_cannot_invent_an_amount(
@@ -80,11 +103,11 @@ async def test_an_address_cannot_invent_an_amount(
     }
     answer = await operator.post(f"{path}/grant-credit", data=sent)
     location = answer.headers["location"]
-    assert "$1 was granted." in (await operator.get(location)).text
+    assert "$1.00 was granted." in (await operator.get(location)).text
     for forged in (
         f"{path}?notice=credit-granted&amount=9000000000000",
         f"{path}?notice=The+gateway+moved+to+evil.example.",
-        location.replace("%241+", "%249+"),
+        location.replace("%241.00+", "%249.00+"),
         location.replace("granted", "withdrawn"),
     ):
         page = (await operator.get(forged)).text
@@ -140,7 +163,7 @@ async def test_a_dialog_is_left_and_confirmed_by_keyboard(
     await page.goto(f"{site.address}/organizations/{tenant.organization_id}")
     await page.get_by_label("Amount in USD").fill("4")
     await page.keyboard.press("Enter")
-    dialog = page.get_by_role("dialog", name="Grant $4?")
+    dialog = page.get_by_role("dialog", name="Grant $4.00?")
     await expect(dialog).to_contain_text("Available afterwards")
     await page.keyboard.press("Escape")
     await expect(dialog).to_have_count(0)
@@ -149,7 +172,7 @@ async def test_a_dialog_is_left_and_confirmed_by_keyboard(
     await expect(dialog.get_by_role("link", name="Cancel")).to_be_focused()
     await page.keyboard.press("Tab")
     await page.keyboard.press("Enter")
-    await expect(page.get_by_text("$4 was granted.")).to_be_visible()
+    await expect(page.get_by_text("$4.00 was granted.")).to_be_visible()
     balance = await site.services.accounts.credit_show(tenant.organization_id)
     assert balance.granted_picousd == 10**13 + 4 * 10**12
     # A monitoring policy needs no confirmation, so the form is sent at once.
@@ -169,8 +192,8 @@ async def test_a_cost_far_above_the_hold_is_confirmed(site: ConsoleSite, watched
     await page.get_by_label("Actual cost in USD").fill("1")
     await page.get_by_role("button", name="Settle").click()
     await expect(page.get_by_role("dialog")).to_contain_text("more than twice the hold")
-    await confirm(page, "Charge $1")
-    await expect(page.get_by_text("$1 was charged.")).to_be_visible()
+    await confirm(page, "Charge $1.00")
+    await expect(page.get_by_text("$1.00 was charged.")).to_be_visible()
     settled = await site.services.activity.activity_show(lost.request_id)
     assert settled.cost_picousd == 10**12
 

@@ -14,6 +14,7 @@ from tests.support.console_site import TOKEN, serving_console, sign_in, watched_
 from tests.support.gateway import Gateway
 from tests.support.http_client import http_client
 from tests.support.known_costs import DAY_S, FIRST_DAY, KnownCosts, make_known_costs
+from tollkeeper.domain.money import PICOUSD_PER_USD, exact_usd
 from tollkeeper.settings import Settings
 
 # The dimension of the API for each grouping of the page. The page sums the line items of a model.
@@ -61,7 +62,7 @@ async def _reported(known: KnownCosts, by: str, more: str = "") -> dict[str, lis
 
 
 def _shown(amounts: Sequence[Decimal | int]) -> str:
-    return f"${sum(amounts):f}".rstrip("0")
+    return exact_usd(int(sum(amounts) * PICOUSD_PER_USD))
 
 
 @pytest.mark.slow

@@ -206,12 +206,12 @@ async def test_pages_work_without_scripts(site: ConsoleSite, browser: Browser) -
     await page.goto(f"{site.address}/organizations/{tenant.organization_id}")
     await page.get_by_label("Amount in USD").fill("2.5")
     await page.get_by_role("button", name="Grant credit").click()
-    await page.get_by_role("heading", name="Grant $2.5?").wait_for()
+    await page.get_by_role("heading", name="Grant $2.50?").wait_for()
     assert (
         await site.services.accounts.credit_show(tenant.organization_id)
     ).granted_picousd == 10**13
-    await page.get_by_role("button", name="Grant $2.5").click()
-    await page.get_by_text("$2.5 was granted.").wait_for()
+    await page.get_by_role("button", name="Grant $2.50").click()
+    await page.get_by_text("$2.50 was granted.").wait_for()
     balance = await site.services.accounts.credit_show(tenant.organization_id)
     assert balance.granted_picousd == 10**13 + 25 * 10**11
     await context.close()

@@ -158,9 +158,9 @@ async def test_the_amount_is_what_refunds_leave(
     asked = await operator.post(
         "/payments/assign", data=await _sent(operator, payment, tenant.organization_id)
     )
-    assert "Assign $6 to" in asked.text
+    assert "Assign $6.00 to" in asked.text
     answer = await operator.post("/payments/assign", data=hidden_fields(asked.text))
-    assert "its credit is $6." in (await operator.get(answer.headers["location"])).text
+    assert "its credit is $6.00." in (await operator.get(answer.headers["location"])).text
     assert await _granted_cents(site) == {"payment": 1000, "refund": -400}
     asked = await operator.post(
         "/payments/assign", data=await _sent(operator, early, tenant.organization_id)

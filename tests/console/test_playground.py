@@ -68,9 +68,9 @@ async def test_from_nothing_to_a_call_with_its_hold_and_settlement(
         "key": "server",
     }
     asked = await operator.post("/start", data=sent)
-    assert "Create and grant $3" in asked.text
+    assert "Create and grant $3.00" in asked.text
     made = await operator.post("/start", data=hidden_fields(asked.text))
-    assert '<p class="notice good" role="status">$3 was granted.</p>' in made.text
+    assert '<p class="notice good" role="status">$3.00 was granted.</p>' in made.text
     link = re.search(
         r"/playground\?organization=([0-9a-f-]{36})&amp;project=([0-9a-f-]{36})", made.text
     )
@@ -250,9 +250,9 @@ async def test_from_the_first_form_to_a_settled_call_in_a_browser(
     await page.get_by_label("Organization").fill(name)
     await page.get_by_label("Credit in USD").fill("3")
     await page.get_by_role("button", name="Create", exact=True).click()
-    await confirm(page, "Create and grant $3")
+    await confirm(page, "Create and grant $3.00")
     await expect(page.get_by_role("heading", name="Key created")).to_be_visible()
-    await expect(page.get_by_role("status")).to_have_text("$3 was granted.")
+    await expect(page.get_by_role("status")).to_have_text("$3.00 was granted.")
     await expect(page.locator("#key-value")).to_have_text(re.compile(r"\S{20,}"))
     await page.get_by_role("link", name="Make a test call here").click()
     await page.get_by_role("button", name="Send").click()

@@ -11,6 +11,7 @@ from tests.support import stripe_events as stripe
 from tests.support.console_site import TOKEN, ConsoleSite, Watched
 from tests.support.http_client import http_client
 from tests.support.upstream import reset_before_headers
+from tollkeeper.console.amounts import exact_usd
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.ledger.stripe_events import read_event
 
@@ -34,7 +35,8 @@ async def test_page_and_file_have_the_numbers_of_the_ledger(site: ConsoleSite) -
     path = await _busy_month(site)
     organization = site.judged.scripted.tenant.organization_id
     balance = await site.services.accounts.credit_show(organization)
-    closing = usd_from_picousd(balance.granted_picousd - balance.settled_picousd)
+    closing_picousd = balance.granted_picousd - balance.settled_picousd
+    closing = usd_from_picousd(closing_picousd)
     async with http_client(site.address) as client:
         await client.post("/sign-in", data={"token": TOKEN})
         page = (await client.get(path)).text
@@ -43,7 +45,7 @@ async def test_page_and_file_have_the_numbers_of_the_ledger(site: ConsoleSite) -
             assert (await client.get(path, params={"month": month})).status_code == status
         other = await site.services.organizations.organization_create(f"Other {uuid4()}")
         assert "None." in (await client.get(path.replace(str(organization), str(other.id)))).text
-    assert f'id="closing">${closing}<' in page
+    assert f'id="closing">{exact_usd(closing_picousd)}<' in page
     assert "Calls of this month that are not settled: 1." in page
     assert file.headers["content-disposition"].startswith('attachment; filename="statement-2')
     rows = list(csv.DictReader(io.StringIO(file.text)))
@@ -81,4 +83,4 @@ async def test_an_organization_shows_its_latest_grants(site: ConsoleSite) -> Non
         page = (await client.get(f"/organizations/{organization}")).text
     table = page.partition('id="grants"')[2].partition("</table>")[0]
     assert table.index(">refund</td>") < table.index(">payment</td>")
-    assert "-$5" in table
+    assert "-$5.00" in table

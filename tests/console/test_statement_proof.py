@@ -298,8 +298,8 @@ def _read_table(page: str, name: str) -> tuple[list[list[str]], int]:
 
 
 def _picousd(usd: str) -> int:
-    return int(Decimal(usd.replace("$", "")) * PICOUSD_PER_USD)
+    return int(Decimal(usd.replace("$", "").replace(",", "")) * PICOUSD_PER_USD)
 
 
 def _number(text: str) -> int:
-    return int(text.replace("\u202f", ""))
+    return int(text.replace(",", ""))

@@ -38,6 +38,7 @@ Programs of operators:
                        `terminal`: in a terminal, `signalled_program`: with a signal at an exact time)
     console_pages      the URLs of all pages of the console, and the results of its forms
     console_site       the console in front of a gateway
+    started_console    a console as a process, started by the command with the settings of a site
     identity_provider  an OpenID Connect provider, with which users sign in to the console
     constants          replaces constants of the program
     browser            a real browser

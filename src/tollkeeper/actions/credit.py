@@ -37,7 +37,7 @@ async def _ask(
     grant_id: UUID | None = None,
 ) -> Question:
     organization = await services.organizations.organization_show(organization_id)
-    available = (await services.accounts.credit_show(organization_id)).available_picousd
+    available = await services.accounts.credit_check(organization_id, amount_picousd, note, kind)
     amount = exact_usd(abs(amount_picousd))
     verb = "Grant" if amount_picousd > 0 else "Withdraw"
     return Question(

@@ -6,9 +6,8 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from decimal import Decimal, localcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,22 +18,18 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from tollkeeper.console.amounts import DASH, exact_usd, number, usd
+from tollkeeper.console.chosen import CHOSEN, RECENT, recent_organization
 from tollkeeper.console.context import session_of, whole_console
 from tollkeeper.console.forms import Refused
 from tollkeeper.console.offered import Offered
-from tollkeeper.domain import money
-from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.people import Person
 from tollkeeper.domain.percent import percent_of
 from tollkeeper.domain.traffic import Latencies
 from tollkeeper.services.csv_text import csv_lines
 
 _TEMPLATES = Path(__file__).parent / "templates"
-# The significant digits of an amount below one dollar, and the decimal places of other amounts.
-_SHORT_DIGITS = 3
-_DOLLAR_PLACES = 4
-# The dash that is shown for a missing value.
-_DASH = "\u2013"
 # Percentiles of fewer calls are not shown.
 _PERCENTILE_CALLS_MIN = 20
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
@@ -45,6 +40,8 @@ class NavEntry:
     key: str
     address: str
     title: str
+    # Whether the page shows one organization at a time.
+    of_organization: bool = False
 
 
 NAVIGATION = (
@@ -55,8 +52,8 @@ NAVIGATION = (
             NavEntry("start", "/start", "Get started"),
             NavEntry("alerts", "/alerts", "Alerts"),
             NavEntry("activity", "/activity", "Activity"),
-            NavEntry("costs", "/costs", "Costs"),
-            NavEntry("budgets", "/budgets", "Budgets"),
+            NavEntry("costs", "/costs", "Costs", of_organization=True),
+            NavEntry("budgets", "/budgets", "Budgets", of_organization=True),
             NavEntry("payments", "/payments", "Payments"),
             NavEntry("unsettled", "/unsettled", "Unsettled"),
             NavEntry("months", "/months", "Months"),
@@ -67,10 +64,10 @@ NAVIGATION = (
         "Tenants",
         (
             NavEntry("organizations", "/organizations", "Organizations"),
-            NavEntry("projects", "/projects", "Projects"),
-            NavEntry("keys", "/keys", "Keys"),
-            NavEntry("playground", "/playground", "Playground"),
-            NavEntry("policies", "/policies", "Policies"),
+            NavEntry("projects", "/projects", "Projects", of_organization=True),
+            NavEntry("keys", "/keys", "Keys", of_organization=True),
+            NavEntry("playground", "/playground", "Playground", of_organization=True),
+            NavEntry("policies", "/policies", "Policies", of_organization=True),
         ),
     ),
     (
@@ -110,10 +107,13 @@ def render(
     session = session_of(request)
     form_token = console.sessions.form_token(session)
     may = _may(request)
+    # People of an organization have no choice.
+    recent = None if session.person.organization_id else recent_organization(request, values)
     text = _environment.get_template(template).render(
         nav=nav,
         title=title,
-        navigation=_navigation(session.person, may),
+        navigation=_navigation(session.person, may, recent),
+        recent=recent,
         may=may,
         person=session.person,
         form_token=form_token,
@@ -150,11 +150,19 @@ def _may(request: Request) -> Callable[[str, str], bool]:
 
 
 def _navigation(
-    person: Person, may: Callable[[str, str], bool]
+    person: Person, may: Callable[[str, str], bool], recent: OrganizationId | None
 ) -> list[tuple[str, list[NavEntry]]]:
-    """Returns the navigation entries for the pages that the user may see."""
+    """Returns the navigation entries for the pages that the user may see. Their addresses carry the
+    organization `recent`."""
+
+    def carrying(entry: NavEntry) -> NavEntry:
+        if recent is None:
+            return entry
+        name = CHOSEN if entry.of_organization else RECENT
+        return replace(entry, address=f"{entry.address}?{name}={recent}")
+
     groups = [
-        (heading, [entry for entry in entries if may("GET", entry.address)])
+        (heading, [carrying(entry) for entry in entries if may("GET", entry.address)])
         for heading, entries in NAVIGATION
     ]
     if person.organization_id is not None:
@@ -204,41 +212,10 @@ def _form_id() -> str:
     return secrets.token_hex(16)
 
 
-def usd(picousd: int | None) -> Markup | str:
-    """Formats an amount with up to four decimal places. An amount below one dollar gets three
-    significant digits instead. If the amount is rounded, its tooltip shows the exact amount."""
-    if picousd is None:
-        return _DASH
-    exact = usd_from_picousd(picousd)
-    dollars = Decimal(exact)
-    places = _DOLLAR_PLACES if abs(dollars) >= 1 else _SHORT_DIGITS - 1 - dollars.adjusted()
-    with localcontext(prec=40):
-        short = f"{abs(round(dollars, places) if dollars else dollars):f}"
-    whole, _, fraction = short.partition(".")
-    fraction = fraction.rstrip("0")
-    if abs(dollars) >= 1:
-        fraction = fraction.ljust(2, "0")
-    short = f"{whole}.{fraction}" if fraction else whole
-    sign = "-" if picousd < 0 else ""
-    if Decimal(short) == abs(dollars):
-        return f"{sign}${short}"
-    return Markup('<span title="{}${}">{}${}</span>').format(sign, exact.lstrip("-"), sign, short)
-
-
-def exact_usd(picousd: int | None) -> str:
-    if picousd is None:
-        return _DASH
-    return money.exact_usd(picousd)
-
-
-def number(value: float | None) -> str:
-    return _DASH if value is None else f"{value:,.0f}".replace(",", "\u202f")
-
-
 def compact(value: float | None) -> str:
     """Formats a large number with a unit: 1234567 becomes "1.2 M". Numbers below 10,000 have no unit."""
     if value is None:
-        return _DASH
+        return DASH
     for unit, size, minimum in (("G", 1e9, 1e9), ("M", 1e6, 1e6), ("k", 1e3, 1e4)):
         if abs(value) >= minimum:
             return f"{value / size:.1f} {unit}"
@@ -247,7 +224,7 @@ def compact(value: float | None) -> str:
 
 def milliseconds(value: float | None) -> str:
     if value is None:
-        return _DASH
+        return DASH
     if value < 1000:
         return f"{value:.0f} ms"
     return f"{value / 1000:.2f} s" if value < 60_000 else f"{value / 60_000:.1f} min"
@@ -273,12 +250,12 @@ def latency(value: float | None, unit: str = "ms") -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    return _DASH if not whole else f"{100 * part / whole:.1f} %"
+    return DASH if not whole else f"{100 * part / whole:.1f} %"
 
 
 def duration(seconds: float | None) -> str:
     if seconds is None:
-        return _DASH
+        return DASH
     for unit, size in (("d", _DAY_S), ("h", _HOUR_S), ("min", _MINUTE_S)):
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
@@ -287,7 +264,7 @@ def duration(seconds: float | None) -> str:
 
 def when(unix_s: float | None) -> Markup | str:
     if unix_s is None:
-        return _DASH
+        return DASH
     time = datetime.fromtimestamp(unix_s, UTC)
     return Markup('<time datetime="{}">{}</time>').format(
         time.isoformat(), time.strftime("%Y-%m-%d %H:%M:%S")
@@ -303,7 +280,7 @@ def clock(unix_s: float) -> Markup:
 
 
 def day(unix_s: float | None) -> str:
-    return _DASH if unix_s is None else datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d")
+    return DASH if unix_s is None else datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d")
 
 
 def input_time(unix_s: float) -> str:

@@ -48,5 +48,13 @@ def usd_texts(amounts: Iterable[int]) -> Iterator[str]:
 
 
 def exact_usd(picousd: int) -> str:
-    """Returns the amount as people read it, like -$2.5."""
-    return f"{'-' if picousd < 0 else ''}${usd_from_picousd(abs(picousd))}"
+    """As people read it: -$1,234.50."""
+    return dollars(usd_from_picousd(picousd))
+
+
+def dollars(usd: str) -> str:
+    """With two decimal places or more, so that equal amounts look equal. Zero is $0."""
+    whole, _, fraction = usd.lstrip("-").partition(".")
+    fraction = fraction.rstrip("0").ljust(2, "0")
+    shown = f"{int(whole):,}.{fraction}" if int(whole) or int(fraction) else "0"
+    return f"{'-' if usd.startswith('-') else ''}${shown}"

@@ -8,10 +8,11 @@ from starlette.responses import Response
 
 from tollkeeper.actions.action import Question
 from tollkeeper.bootstrap.backend_trial import credential_of, model_on_backend, running_backend
+from tollkeeper.console.amounts import exact_usd
 from tollkeeper.console.changes import answer_form
 from tollkeeper.console.context import Finding, console_of
 from tollkeeper.console.forms import Form, Refused
-from tollkeeper.console.rendering import exact_usd, render
+from tollkeeper.console.rendering import render
 from tollkeeper.services.calls.backend_trial import BackendTrial
 
 # The deadline for all checks of `tollkeeper doctor` together.

@@ -1,6 +1,8 @@
 """Shows project keys with their last use, expiry and permissions. Creates, rotates, suspends and
 revokes keys."""
 
+from functools import partial
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,7 +18,7 @@ from tollkeeper.console.gateway_call import gateway_url
 from tollkeeper.console.pages.costs import month_spend
 from tollkeeper.console.pages.organizations import cap_period
 from tollkeeper.console.rendering import render
-from tollkeeper.domain.access import PROJECT_KEY_PERMISSIONS, KeyId
+from tollkeeper.domain.access import PROJECT_KEY_PERMISSIONS, KeyId, OrganizationId
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.organization import Project, ProjectKey
 from tollkeeper.domain.reports import CostDimension
@@ -27,9 +29,11 @@ _HOUR_S = 3600
 _DAY_S = 86_400
 
 
-async def show_all(request: Request, refused: Refused | None = None) -> Response:
+async def show_all(
+    request: Request, refused: Refused | None = None, of: OrganizationId | None = None
+) -> Response:
     services = services_of(request)
-    chosen = await chosen_organization(request)
+    chosen = await chosen_organization(request, of)
     project_text = optional(request.query_params, "project")
     keys: list[ProjectKey] = []
     projects: list[Project] = []
@@ -114,14 +118,20 @@ async def rotate(request: Request) -> Response:
         rotation = await services.project_keys.project_key_rotate(chosen_id, grace_s)
         return created(request, rotation.new, rotation.value, replaced=rotation.old)
 
-    return await answer_form(request, handle, show_all)
+    page = partial(show_all, of=(await _key(request)).organization_id)
+    return await answer_form(request, handle, page)
 
 
 async def change(request: Request) -> Response:
-    services, chosen_id = console_of(request).services, key_id(request.path_params["key"])
-    key = await services.project_keys.project_key_show(chosen_id)
+    key = await _key(request)
     address = f"/keys?organization={key.organization_id}&project={key.project_id}"
-    return await act(request, ACTIONS, key, address, show_all)
+    page = partial(show_all, of=key.organization_id)
+    return await act(request, ACTIONS, key, address, page)
+
+
+async def _key(request: Request) -> ProjectKey:
+    services, chosen_id = console_of(request).services, key_id(request.path_params["key"])
+    return await services.project_keys.project_key_show(chosen_id)
 
 
 def revoke_question(name: str) -> Question:

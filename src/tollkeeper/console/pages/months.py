@@ -12,10 +12,11 @@ from starlette.responses import Response, StreamingResponse
 
 from tollkeeper.actions.action import OWNER, Question
 from tollkeeper.bootstrap.services import Services
+from tollkeeper.console.amounts import number
 from tollkeeper.console.changes import FormAction, act, answer_form, done
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, Refused
-from tollkeeper.console.rendering import number, render
+from tollkeeper.console.rendering import render
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.months import Month, month_of_text
 from tollkeeper.services.ledger.months import LedgerMonth

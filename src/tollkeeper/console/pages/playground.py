@@ -16,13 +16,14 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from tollkeeper.actions.action import Question
+from tollkeeper.console.amounts import exact_usd
 from tollkeeper.console.changes import answer_form
 from tollkeeper.console.chosen import chosen_organization
 from tollkeeper.console.context import Console, console_of
 from tollkeeper.console.forms import Form, Refused, optional, project_id, request_id
 from tollkeeper.console.gateway_call import Opened, call_gateway
 from tollkeeper.console.pages.keys import created
-from tollkeeper.console.rendering import exact_usd, fragment, render
+from tollkeeper.console.rendering import fragment, render
 from tollkeeper.domain.access import ProjectId
 from tollkeeper.domain.errors import InvalidRequest, NotFound, TollkeeperError
 from tollkeeper.domain.views import CallLedger

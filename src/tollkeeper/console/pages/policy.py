@@ -11,12 +11,13 @@ from starlette.responses import Response
 from tollkeeper.actions.action import WORK, WORK_OWN, Question
 from tollkeeper.actions.own_services import AnyServices
 from tollkeeper.bootstrap.services import Services, judge_format
+from tollkeeper.console.amounts import number
 from tollkeeper.console.changes import FormAction, OwnFormAction, act
 from tollkeeper.console.charts import counted_days, threshold_chart
 from tollkeeper.console.context import services_of, whole_console
 from tollkeeper.console.forms import Form, Refused, storable
 from tollkeeper.console.policy_form import description_of, name_of, rule_of
-from tollkeeper.console.rendering import day, number, render
+from tollkeeper.console.rendering import day, render
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.percent import percent_of
 from tollkeeper.domain.policy import Mode, Policy, PolicyVersion, Rule

@@ -73,6 +73,19 @@ class Accounts:
         self._database = database
         self._limits = limits
 
+    async def credit_check(
+        self,
+        organization_id: OrganizationId,
+        amount_picousd: int,
+        note: str,
+        kind: GrantKind | None,
+    ) -> int:
+        """Raises what `credit_grant` would raise now. Returns the available credit."""
+        _checked_kind(amount_picousd, kind, note)
+        available = (await self.credit_show(organization_id)).available_picousd
+        _require_withdrawable(available, amount_picousd)
+        return available
+
     async def credit_grant(
         self,
         organization_id: OrganizationId,
@@ -85,26 +98,16 @@ class Accounts:
     ) -> Grant:
         """A negative amount withdraws, at most the available credit. A second grant with the same
         `grant_id` raises StateConflict."""
-        if amount_picousd == 0:
-            raise InvalidRequest("A grant of 0 USD changes nothing.", param="amount")
-        if len(note) > _NOTE_LENGTH_MAX or "\x00" in note:
-            raise InvalidRequest(f"A note has at most {_NOTE_LENGTH_MAX} characters.", param="note")
-        kinds = ADDING_KINDS if amount_picousd > 0 else WITHDRAWING_KINDS
-        if kind not in (None, *kinds):
-            raise InvalidRequest(
-                f"Credit that is {'added' if amount_picousd > 0 else 'withdrawn'} is of the kind "
-                f"{', '.join(kinds)}.",
-                param="kind",
-            )
+        kind = _checked_kind(amount_picousd, kind, note)
         async with self._database.transaction(within=within) as connection:
             state = await self._lock(connection, organization_id)
-            _check_available(state, amount_picousd)
+            _require_withdrawable(state.available_picousd, amount_picousd)
             return await book_grant(
                 connection,
                 organization_id,
                 state,
                 amount_picousd,
-                kind or kinds[0],
+                kind,
                 note,
                 grant_id=grant_id,
             )
@@ -319,12 +322,28 @@ async def book_grant(
     return Grant(grant_id, organization_id, amount_picousd, kind, note, balance)
 
 
-def _check_available(state: AccountState, amount_picousd: int) -> None:
-    available = state.available_picousd
-    if amount_picousd < 0 and available + amount_picousd < 0:
+def _checked_kind(amount_picousd: int, kind: GrantKind | None, note: str) -> GrantKind:
+    """Returns the kind of a change of credit. Raises InvalidRequest if there is no such change."""
+    if amount_picousd == 0:
+        raise InvalidRequest("A grant of 0 USD changes nothing.", param="amount")
+    if len(note) > _NOTE_LENGTH_MAX or "\x00" in note:
+        raise InvalidRequest(f"A note has at most {_NOTE_LENGTH_MAX} characters.", param="note")
+    kinds = ADDING_KINDS if amount_picousd > 0 else WITHDRAWING_KINDS
+    if kind not in (None, *kinds):
+        raise InvalidRequest(
+            f"Credit that is {'added' if amount_picousd > 0 else 'withdrawn'} is of the kind "
+            f"{', '.join(kinds)}.",
+            param="kind",
+        )
+    return kind or kinds[0]
+
+
+def _require_withdrawable(available_picousd: int, amount_picousd: int) -> None:
+    """Raises StateConflict if the change would withdraw more than is available."""
+    if amount_picousd < 0 and available_picousd + amount_picousd < 0:
         raise StateConflict(
             f"{usd_from_picousd(-amount_picousd)} USD cannot be withdrawn: "
-            f"{usd_from_picousd(available)} USD is available."
+            f"{usd_from_picousd(available_picousd)} USD is available."
         )
 
 
