@@ -44,7 +44,7 @@ _CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
         "statement": ("_ADD_DAY[0]", "_ADD_DAY[1]", "_ADD_DAY[2]", "_ADD_DAY[3]"),
         "names": (
             (
-                "{name: sql.Identifier(name) for name in ('table', 'default', 'day', 'time')}"
+                "{name: sql.Identifier(name) for name in ('table', 'default', 'home', 'day', 'time')}"
                 " | {name: sql.Literal('') for name in ('first', 'last')}"
             ),
         ),
