@@ -72,7 +72,7 @@ judge: $(INSTALLED) ## measure a judge on labelled datasets, before and after ca
 	$(BIN)/python -m bench.judge $(ARGS)
 
 openapi: $(INSTALLED) ## write openapi.json and docs/api.md anew
-	$(BIN)/tollkeeper openapi --json --config src/tollkeeper/settings/default.toml > openapi.json.new
+	$(BIN)/tollkeeper openapi --json --config src/tollkeeper/setup/settings/default.toml > openapi.json.new
 	mv openapi.json.new openapi.json
 	$(BIN)/python -m tools.api_reference
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from uuid import UUID
 
 from bench.gateway import Running, Tenant
-from tollkeeper.domain.access import ADMIN_PERMISSIONS, OrganizationId
-from tollkeeper.services.clock import unix_now
-from tollkeeper.services.tenants.admin_keys import AdminKeys
-from tollkeeper.storage.database import Database
+from tollkeeper.core.access import ADMIN_PERMISSIONS, OrganizationId
+from tollkeeper.core.runtime.clock import unix_now
+from tollkeeper.database.database import Database
+from tollkeeper.tenants.admin_keys import AdminKeys
 
 _DAYS = 31
 

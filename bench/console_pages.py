@@ -32,13 +32,13 @@ from tests.support.large_activity import (
 from tests.support.ledger import LedgerTenant, another_project, make_tenant
 
 from bench.processes import tree_cpu_s
-from tollkeeper.bootstrap import running_services
-from tollkeeper.bootstrap.services import Services
-from tollkeeper.domain.policy import Direction, Mode, Policy, PolicyState, Rule, Scope
-from tollkeeper.embedded.postgres import EmbeddedPostgres
-from tollkeeper.settings import Settings
-from tollkeeper.storage import policies
-from tollkeeper.storage.migrations import migrate
+from tollkeeper.database.migrations import migrate
+from tollkeeper.policies import store as policies
+from tollkeeper.policies.policy import Direction, Mode, Policy, PolicyState, Rule, Scope
+from tollkeeper.setup import running_services
+from tollkeeper.setup.embedded.postgres import EmbeddedPostgres
+from tollkeeper.setup.services import Services
+from tollkeeper.setup.settings import Settings
 
 _ORGANIZATIONS = 20
 # Each project has one key.
@@ -128,7 +128,7 @@ async def _running(
     settings: Settings, conninfo: str, statement_timeout_s: float
 ) -> AsyncIterator[Services]:
     timeout = {"statement_timeout_s": statement_timeout_s}
-    with constants({"bootstrap.services.Database": timeout}):
+    with constants({"setup.services.Database": timeout}):
         async with running_services(settings, conninfo) as services:
             yield services
 

@@ -92,7 +92,7 @@ def median(values: list[float]) -> float:
 
 
 def worker_resident_mb(pid: int) -> float:
-    workers = named(tree(pid), "tollkeeper.worker")
+    workers = named(tree(pid), "tollkeeper.entry.worker")
     return max(resident_bytes(worker) for worker in workers) / 1e6
 
 
@@ -103,7 +103,7 @@ def stream_resident_kib(target: Target, model: str, streams: int) -> float:
     worker must not have had as many open streams earlier. Its heap would already be large enough, and
     the result would be zero.
     """
-    workers = named(tree(target.pid), "tollkeeper.worker")
+    workers = named(tree(target.pid), "tollkeeper.entry.worker")
     request = chat_requests(target, model, stream=True)[0]
 
     async def run() -> float:

@@ -18,11 +18,11 @@ from pathlib import Path
 import psycopg
 
 from bench.upstream import PACES
-from tollkeeper.bootstrap import running_services
-from tollkeeper.domain.access import PROJECT_KEY_PERMISSIONS
-from tollkeeper.embedded.postgres import EmbeddedPostgres
-from tollkeeper.settings import load_settings
-from tollkeeper.storage.migrations import migrate
+from tollkeeper.core.access import PROJECT_KEY_PERMISSIONS
+from tollkeeper.database.migrations import migrate
+from tollkeeper.setup import running_services
+from tollkeeper.setup.embedded.postgres import EmbeddedPostgres
+from tollkeeper.setup.settings import load_settings
 
 # Maps each model of the upstream to its name at the gateway.
 MODELS = {model: f"bench/{model}" for model in PACES}
@@ -83,7 +83,7 @@ def _compiled(python: str | Path) -> dict[str, str]:
     folder = tempfile.mkdtemp(prefix="tkb-compiled-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     variables = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": folder}
-    imported = "import tollkeeper.cli.serve, tollkeeper.worker"
+    imported = "import tollkeeper.entry.commands.serve, tollkeeper.entry.worker"
     subprocess.run([python, "-c", imported], env=os.environ | variables, check=True)
     return variables
 

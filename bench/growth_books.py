@@ -11,11 +11,11 @@ from typing import LiteralString
 
 import psycopg
 
-from tollkeeper.domain.access import PROJECT_KEY_PERMISSIONS, KeyKind
-from tollkeeper.domain.keys import PREFIXES, checksum, key_digest
-from tollkeeper.services.calls.activity import Activity
-from tollkeeper.services.clock import unix_now
-from tollkeeper.storage.database import Database
+from tollkeeper.core.access import PROJECT_KEY_PERMISSIONS, KeyKind
+from tollkeeper.core.runtime.clock import unix_now
+from tollkeeper.database.database import Database
+from tollkeeper.reports.activity.service import Activity
+from tollkeeper.tenants.keys import PREFIXES, checksum, key_digest
 
 _CREDIT = 10**18
 

@@ -27,16 +27,16 @@ from bench.load import run_load
 from bench.profile import load, start_gateway
 from bench.step_targets import PIECE_TARGET, TARGETS, part_of
 from bench.upstream import PACED, PACES, SPACED, serving_upstream
-from tollkeeper.bootstrap import build_app, running_services
-from tollkeeper.embedded.postgres import EmbeddedPostgres
-from tollkeeper.hosting.arrivals import fair_arrivals
-from tollkeeper.hosting.descriptors import http_limits
-from tollkeeper.hosting.http_server import HttpServer
-from tollkeeper.hosting.listeners import address_of, bind
-from tollkeeper.services import tallies
-from tollkeeper.services.overload import LIMIT_MIN
-from tollkeeper.settings import load_settings
-from tollkeeper.storage.migrations import migrate
+from tollkeeper.core.runtime import tallies
+from tollkeeper.core.runtime.overload import LIMIT_MIN
+from tollkeeper.database.migrations import migrate
+from tollkeeper.entry.descriptors import http_limits
+from tollkeeper.http.arrivals import fair_arrivals
+from tollkeeper.http.http_server import HttpServer
+from tollkeeper.http.listeners import address_of, bind
+from tollkeeper.setup import build_app, running_services
+from tollkeeper.setup.embedded.postgres import EmbeddedPostgres
+from tollkeeper.setup.settings import load_settings
 
 _HERE = str(Path(__file__).parent)
 # Numbers of simultaneous calls. With more calls, a gateway that shares its cores with other

@@ -21,7 +21,7 @@ from bench.figures import Target, measure
 from bench.gateway import MODELS, Running, tollkeeper
 from bench.processes import cpu_s, tree
 from bench.upstream import PACED, serving_upstream
-from tollkeeper.embedded.postgres_programs import find_programs
+from tollkeeper.setup.embedded.postgres_programs import find_programs
 
 _CONNECTIONS = 32
 _ACTIVITY_DEADLINE_S = 60.0

@@ -13,8 +13,8 @@ from tests.support.constants import constants
 from tests.support.data_folders import data_folder
 from tests.support.databases import migrate_with_template
 from tests.support.gateway import Gateway, Tenant, running_gateway
-from tollkeeper.embedded.postgres import EmbeddedPostgres
-from tollkeeper.settings import Settings
+from tollkeeper.setup.embedded.postgres import EmbeddedPostgres
+from tollkeeper.setup.settings import Settings
 
 pytest_plugins = [
     "tests.support.compiled_files",
@@ -75,7 +75,7 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.fixture(autouse=True, scope="session")
 def _many_requests_for_administration() -> Iterator[None]:
     """Raises the rate limit of administration requests: a test may send more than the real limit."""
-    with constants({"services.tenants.administration_rate.PER_MINUTE": 1_000_000}):
+    with constants({"tenants.administration_rate.PER_MINUTE": 1_000_000}):
         yield
 
 

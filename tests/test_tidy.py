@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.api.authorization_cases import ROWS, cells
-from tollkeeper.api.http.envelope import ERROR_TABLE
-from tollkeeper.api.routes import EXTENSION_ROUTES, ROUTES
+from tests.faces.authorization_cases import ROWS, cells
+from tollkeeper.faces.routes import EXTENSION_ROUTES, ROUTES
+from tollkeeper.http.envelope import ERROR_TABLE
 
 _ROOT = Path(__file__).parents[1]
 _SOURCE = _ROOT / "src" / "tollkeeper"
@@ -19,18 +19,18 @@ _FUNCTION_LINES_MAX = 70
 
 # Files that may catch exceptions of any kind, because their callers could not handle them better.
 _OWNERS_OF_BROAD_EXCEPT = {
-    "src/tollkeeper/api/app.py",  # the outermost frame of a request
-    "src/tollkeeper/hosting/supervisor.py",  # the owner of the readiness watch
-    "src/tollkeeper/backends/identity/credential.py",  # an exception of a provider's library
-    "src/tollkeeper/services/batches.py",  # the owner of its own task
-    "src/tollkeeper/services/ledger/group_writer.py",  # passes it on to the waiting caller
-    "src/tollkeeper/services/tenants/key_lookups.py",  # passes it on to the waiting callers
-    "src/tollkeeper/services/ledger/holds.py",  # raised again for the organization that causes it
-    "src/tollkeeper/services/upkeep.py",  # the owner of every chore
+    "src/tollkeeper/faces/app.py",  # the outermost frame of a request
+    "src/tollkeeper/entry/supervisor.py",  # the owner of the readiness watch
+    "src/tollkeeper/providers/identity/credential.py",  # an exception of a provider's library
+    "src/tollkeeper/core/runtime/batches.py",  # the owner of its own task
+    "src/tollkeeper/money/holds/group_writer.py",  # passes it on to the waiting caller
+    "src/tollkeeper/tenants/key_lookups.py",  # passes it on to the waiting callers
+    "src/tollkeeper/money/holds/service.py",  # raised again for the organization that causes it
+    "src/tollkeeper/setup/upkeep.py",  # the owner of every chore
 }
 
 # Imports take most of a command's time, so these files import modules only when a command runs.
-_COMMANDS = re.compile(r"src/tollkeeper/(cli/|bootstrap/services\.py)")
+_COMMANDS = re.compile(r"src/tollkeeper/(entry/commands/|setup/services\.py)")
 
 # Folders of tests that mirror no folder of the source, with their purpose.
 _OTHER_TEST_FOLDERS = {
@@ -46,10 +46,10 @@ _MIRRORED = {name: _ROOT / name for name in ("bench", "deploy", "tools")}
 # These modules are started from outside; no module imports them.
 _ENTRY_POINTS = {
     "tollkeeper.__main__",
-    "tollkeeper.cli.main",
-    "tollkeeper.storage.migrations.env",
+    "tollkeeper.entry.commands.main",
+    "tollkeeper.database.migrations.env",
 }
-_MIGRATIONS = "tollkeeper.storage.migrations.versions."
+_MIGRATIONS = "tollkeeper.database.migrations.versions."
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -245,7 +245,10 @@ def test_no_module_is_dead() -> None:
     packages = {_module_of(path) for path in _SOURCE.rglob("__init__.py")}
     alive = set(_ENTRY_POINTS).union(*(file.imported | file.texts for file in modules.values()))
     # The program imports the module of a command when the command is called.
-    alive |= {f"tollkeeper.cli.{name}" for name in modules["tollkeeper.cli.main"].texts}
+    alive |= {
+        f"tollkeeper.entry.commands.{name}"
+        for name in modules["tollkeeper.entry.commands.main"].texts
+    }
     dead = set(modules) - packages - alive
     assert {module for module in dead if not module.startswith(_MIGRATIONS)} == set()
 

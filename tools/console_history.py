@@ -14,27 +14,28 @@ from tests.support.database_clock import DatabaseClock
 from tests.support.gateway import Tenant
 from tests.support.ledger import LedgerTenant, Process, hold_of, make_process
 
-from tollkeeper.bootstrap import running_services
-from tollkeeper.bootstrap.services import Services
-from tollkeeper.domain.access import (
+from tollkeeper.core.access import (
     ADMIN_PERMISSIONS,
     PROJECT_KEY_PERMISSIONS,
     KeyId,
     OrganizationId,
     ProjectId,
 )
-from tollkeeper.domain.activity import ActivityRecord, VerdictRecord
-from tollkeeper.domain.caps import CapPeriod
-from tollkeeper.domain.catalog import Model
-from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
-from tollkeeper.domain.months import RANDOM_BITS, request_id
-from tollkeeper.domain.policy import Direction, Mode, Policy, Rule, Scope
-from tollkeeper.domain.pricing import Bounds, hold_picousd
-from tollkeeper.services.ledger.months import month_at
-from tollkeeper.services.ledger.stripe_events import read_event
-from tollkeeper.services.tenants.idempotency import IdempotentRequest
-from tollkeeper.settings import Settings
-from tollkeeper.storage import activity_partitions, ledger_months
+from tollkeeper.core.activity import ActivityRecord, VerdictRecord
+from tollkeeper.core.catalog import Model
+from tollkeeper.core.months import RANDOM_BITS, request_id
+from tollkeeper.core.pricing import Bounds, hold_picousd
+from tollkeeper.money.caps.rule import CapPeriod
+from tollkeeper.money.holds.values import Hold, Resolution, ResolutionKind
+from tollkeeper.money.months import store as ledger_months
+from tollkeeper.money.months.service import month_at
+from tollkeeper.money.payments.stripe_events import read_event
+from tollkeeper.policies.policy import Direction, Mode, Policy, Rule, Scope
+from tollkeeper.reports.activity import partitions as activity_partitions
+from tollkeeper.setup import running_services
+from tollkeeper.setup.services import Services
+from tollkeeper.setup.settings import Settings
+from tollkeeper.tenants.idempotency import IdempotentRequest
 
 _USD = 10**12
 _DAYS = 45

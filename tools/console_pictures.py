@@ -32,14 +32,13 @@ from tests.support.identity_provider import with_provider
 from tests.support.scripted_gateway import scripted_settings
 from tests.support.upstream import answer, chat, completion, reset_before_headers
 
-from tollkeeper.bootstrap import running_services
 from tollkeeper.console.context import Finding, MachineChecks, ProbedReplica
 from tollkeeper.console.sessions import TOKEN_HOLDER
-from tollkeeper.domain.alerts import AlertKind
-from tollkeeper.domain.people import Person, Role
-from tollkeeper.domain.views import StandingAlert
-from tollkeeper.embedded.postgres import EmbeddedPostgres
-from tollkeeper.settings import Settings
+from tollkeeper.reports.alerts.rule import AlertKind, StandingAlert
+from tollkeeper.setup import running_services
+from tollkeeper.setup.embedded.postgres import EmbeddedPostgres
+from tollkeeper.setup.settings import Settings
+from tollkeeper.tenants.people import Person, Role
 from tools.console_history import History, write_history
 
 Scheme = Literal["light", "dark"]

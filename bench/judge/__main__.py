@@ -20,11 +20,11 @@ from rich.progress import Progress
 
 from bench.judge.datasets import DATASETS, Case, sampled, weights
 from bench.judge.report import Measured, draw, table
-from tollkeeper.bootstrap import running_judge
-from tollkeeper.domain.judging import prompt_format
-from tollkeeper.domain.transcript import section
-from tollkeeper.services.policies.judge import Judge, Question
-from tollkeeper.settings import Settings, load_settings
+from tollkeeper.policies.judge.judge import Judge, Question
+from tollkeeper.policies.judge.rule import prompt_format
+from tollkeeper.policies.texts.transcript import section
+from tollkeeper.setup import running_judge
+from tollkeeper.setup.settings import Settings, load_settings
 
 _WEIGHTS_NAME = "qwen2.5-1.5b-instruct"
 _TEXTS = 150

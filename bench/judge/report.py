@@ -9,7 +9,7 @@ from html import escape
 from statistics import median
 
 from bench.judge.datasets import DATASETS, Case, kinds
-from tollkeeper.domain.calibration import (
+from tollkeeper.policies.calibration.rule import (
     LABELS_MIN,
     LabelledScore,
     Quality,

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 _FILE = os.environ.get("BENCH_SAMPLES")
-_WORKER = "tollkeeper.worker"
+_WORKER = "tollkeeper.entry.worker"
 _INTERVAL_S = 0.001
 
 _stacks: Counter[tuple[object, ...]] = Counter()

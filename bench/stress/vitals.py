@@ -11,9 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.gateway import Running
 from bench.processes import named, resident_bytes, tree
-from tollkeeper.storage.accounts import with_balances
+from tollkeeper.money.credit.store import with_balances
 
-_WORKER = "tollkeeper.worker"
+_WORKER = "tollkeeper.entry.worker"
 _MONEY = with_balances("SELECT coalesce(sum(held), 0), coalesce(sum(unsettled), 0) FROM balances")
 _POLL_S = 0.5
 

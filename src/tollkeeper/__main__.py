@@ -1,6 +1,6 @@
 """Makes `python -m tollkeeper` run the same program as the command `tollkeeper`."""
 
-from tollkeeper.cli.main import main
+from tollkeeper.entry.commands.main import main
 
 if __name__ == "__main__":
     main()

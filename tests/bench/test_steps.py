@@ -7,7 +7,7 @@ from bench.step_targets import LIBRARIES, PIECE_TARGET, TARGETS, part_of
 from bench.steps import CROWDS, count_steps, steps_by_part
 
 from tests.support.databases import own_database
-from tollkeeper.services.overload import OverloadGate, OwnerCalls
+from tollkeeper.core.runtime.overload import OverloadGate, OwnerCalls
 
 _REQUESTS = 256
 # A part may take this many times its target.

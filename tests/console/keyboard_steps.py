@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from tests.support.console_pages import BILL, BILL_COLUMNS, LABELLED, RULE, Fields, lose_call
 from tests.support.console_site import ConsoleSite, make_session
-from tollkeeper.domain.people import Person, Role
+from tollkeeper.tenants.people import Person, Role
 
 Prepare = Callable[[ConsoleSite, Mapping[str, str]], Awaitable[None]]
 _ORGANIZATION = "/organizations/{organization}"

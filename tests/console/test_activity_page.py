@@ -20,7 +20,7 @@ from tests.support.console_site import TOKEN, ConsoleSite, Watched
 from tests.support.constants import constants
 from tests.support.http_client import http_client
 from tollkeeper.console.context import _STREAMS_MAX
-from tollkeeper.domain.usage import Usage
+from tollkeeper.core.usage import Usage
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ async def test_the_page_says_which_calls_are_sorted(
     with constants({"console.pages.activity.PAGE_MAX": 1}):
         part = (await operator.get(path)).text
     assert "Sorted by duration, descending: the first 1 of all 3 matching calls." in part
-    with constants({"services.calls.traffic._READ_MAX": 2}):
+    with constants({"reports.traffic.service._READ_MAX": 2}):
         newest = (await operator.get(path)).text
         assert _shown(newest) == [made[0], made[1]]
         assert "Sorted by duration, descending: the newest 2 matching calls. The console" in newest

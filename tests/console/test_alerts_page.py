@@ -9,9 +9,8 @@ from tests.support.console_site import TOKEN, ConsoleSite, all_well, no_replicas
 from tests.support.http_client import http_client
 from tollkeeper.console.context import MachineChecks
 from tollkeeper.console.pages.alerts import SECTIONS
-from tollkeeper.domain.alerts import AlertKind
-from tollkeeper.domain.caps import CapPeriod
-from tollkeeper.domain.views import StandingAlert
+from tollkeeper.money.caps.rule import CapPeriod
+from tollkeeper.reports.alerts.rule import AlertKind, StandingAlert
 
 _RUNBOOK = (Path(__file__).parents[2] / "docs" / "runbook.md").read_text()
 

@@ -22,18 +22,18 @@ from tests.support.databases import own_database
 from tests.support.http_client import http_client
 from tests.support.ledger import LedgerTenant, another_project, hold_of, rotate, run, settlement
 from tests.support.ledger_months import OldBooks
-from tollkeeper.bootstrap import master_secret
 from tollkeeper.console.amounts import exact_usd
-from tollkeeper.domain.access import KeyId
-from tollkeeper.domain.caps import CapPeriod
-from tollkeeper.domain.ledger import Hold
-from tollkeeper.domain.months import RANDOM_BITS, Month, request_id
-from tollkeeper.services.ledger.costs import Costs
-from tollkeeper.services.ledger.overview import LedgerOverview
-from tollkeeper.services.tenants.names import Names
-from tollkeeper.services.tenants.organizations import Organizations
-from tollkeeper.services.vault import Vault
-from tollkeeper.storage import ledger_months
+from tollkeeper.core.access import KeyId
+from tollkeeper.core.months import RANDOM_BITS, Month, request_id
+from tollkeeper.core.runtime.vault import Vault
+from tollkeeper.money.caps.rule import CapPeriod
+from tollkeeper.money.holds.values import Hold
+from tollkeeper.money.months import store as ledger_months
+from tollkeeper.reports.costs.service import Costs
+from tollkeeper.reports.overview import LedgerOverview
+from tollkeeper.setup import master_secret
+from tollkeeper.tenants.names import Names
+from tollkeeper.tenants.organizations import Organizations
 
 TOTAL = CapPeriod.TOTAL
 # A Wednesday.

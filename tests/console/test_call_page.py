@@ -8,8 +8,8 @@ from playwright.async_api import Page, expect
 from tests.support.console_site import ConsoleSite, Watched, confirm
 from tests.support.judged_gateway import assert_denied
 from tests.support.upstream import reset_before_headers
-from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.domain.views import ActivityEntry
+from tollkeeper.core.money import usd_from_picousd
+from tollkeeper.core.views import ActivityEntry
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from playwright.async_api import Page, expect
 
 from tests.support.console_site import TOKEN, ConsoleSite, Watched, form_fields
 from tests.support.http_client import http_client
-from tollkeeper.domain.organization import Organization
+from tollkeeper.tenants.organization import Organization
 
 # The pages that show one organization at a time.
 _CHOOSERS = ("Costs", "Budgets", "Projects", "Keys", "Playground", "Policies")

@@ -21,8 +21,8 @@ from tests.support.console_site import (
 )
 from tests.support.http_client import http_client
 from tests.support.upstream import chat, reset_before_headers
-from tollkeeper.domain.money import PICOUSD_PER_USD
-from tollkeeper.domain.people import Person, Role
+from tollkeeper.core.money import PICOUSD_PER_USD
+from tollkeeper.tenants.people import Person, Role
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from tests.support.console_site import TOKEN, serving_console, sign_in, watched_
 from tests.support.gateway import Gateway
 from tests.support.http_client import http_client
 from tests.support.known_costs import DAY_S, FIRST_DAY, KnownCosts, make_known_costs
-from tollkeeper.domain.money import PICOUSD_PER_USD, exact_usd
-from tollkeeper.settings import Settings
+from tollkeeper.core.money import PICOUSD_PER_USD, exact_usd
+from tollkeeper.setup.settings import Settings
 
 # The dimension of the API for each grouping of the page. The page sums the line items of a model.
 _DIMENSIONS = {

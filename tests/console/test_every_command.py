@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 from typer.main import get_command
 
-from tollkeeper.cli.main import _COMMANDS
 from tollkeeper.console.app import ROUTES
 from tollkeeper.console.pages import keys, months, organizations, policy, projects
+from tollkeeper.entry.commands.main import _COMMANDS
 
 _ACTIONS: dict[str, Mapping[str, object]] = {
     "organizations": organizations.ACTIONS,
@@ -106,7 +106,7 @@ REASONS = {
 def _commands() -> set[str]:
     found = set()
     for name, module, _ in _COMMANDS:
-        command = get_command(importlib.import_module(f"tollkeeper.cli.{module}").app)
+        command = get_command(importlib.import_module(f"tollkeeper.entry.commands.{module}").app)
         verbs = getattr(command, "commands", None)
         found |= {f"{name} {verb}" for verb in verbs} if verbs else {name}
     return found

@@ -31,9 +31,9 @@ from tests.support.console_site import (
 )
 from tests.support.databases import own_database
 from tests.support.http_client import http_client
-from tollkeeper.bootstrap import running_services
 from tollkeeper.console.sessions import TOKEN_HOLDER
-from tollkeeper.domain.people import Person, Role
+from tollkeeper.setup import running_services
+from tollkeeper.tenants.people import Person, Role
 
 pytestmark = pytest.mark.slow
 

@@ -23,7 +23,7 @@ from tests.support.tables import each
 from tests.support.upstream import Peer, Upstream, Verb, answer, endless, gzip_bomb, hang
 from tollkeeper.console.identity_provider import _REDEEMING_MAX
 from tollkeeper.console.sessions import COOKIE
-from tollkeeper.services.clock import unix_now
+from tollkeeper.core.runtime.clock import unix_now
 
 _PATHS = {
     "discovery": "/.well-known/openid-configuration",

@@ -22,7 +22,7 @@ from tests.support.tables import each
 from tollkeeper.console.identity_provider import _scopes
 from tollkeeper.console.sessions import COOKIE
 from tollkeeper.console.sign_in import PENDING_COOKIE
-from tollkeeper.services.clock import unix_now
+from tollkeeper.core.runtime.clock import unix_now
 
 pytestmark = pytest.mark.slow
 

@@ -9,10 +9,10 @@ from playwright.async_api import expect
 from tests.support.console_site import ConsoleSite, Watched, confirm
 from tests.support.judged_gateway import Asked, Opinion
 from tests.support.upstream import chat, reset_before_headers
-from tollkeeper.domain.caps import CapPeriod
-from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.domain.policy import PolicyState
-from tollkeeper.services.ledger.bulk_resolution import BulkAction
+from tollkeeper.core.money import usd_from_picousd
+from tollkeeper.money.caps.rule import CapPeriod
+from tollkeeper.money.unsettled.bulk_resolution import BulkAction
+from tollkeeper.policies.policy import PolicyState
 
 pytestmark = pytest.mark.slow
 

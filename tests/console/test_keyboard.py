@@ -20,8 +20,8 @@ from tests.support.console_site import ConsoleSite, Watched, serving_console, si
 from tests.support.databases import own_database
 from tests.support.ledger import make_tenant, running_process
 from tests.support.ledger_months import OldBooks, this_month
-from tollkeeper.bootstrap import running_services
 from tollkeeper.console.app import PERMISSIONS
+from tollkeeper.setup import running_services
 
 pytestmark = pytest.mark.slow
 

@@ -4,8 +4,8 @@ import pytest
 from playwright.async_api import Browser
 
 from tests.support.console_site import ConsoleSite, sign_in, watched_page
-from tollkeeper.domain.access import PROJECT_KEY_PERMISSIONS
-from tollkeeper.domain.caps import CapPeriod
+from tollkeeper.core.access import PROJECT_KEY_PERMISSIONS
+from tollkeeper.money.caps.rule import CapPeriod
 
 pytestmark = pytest.mark.slow
 

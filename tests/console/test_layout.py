@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import expect
 
 from tests.support.console_site import ConsoleSite, Watched
-from tollkeeper.domain.caps import CapPeriod
+from tollkeeper.money.caps.rule import CapPeriod
 
 # The colour of a `<meter>`, by the rules of HTML: the best region has the lowest values.
 _COLOUR = """one => one.optimum >= one.low ? "unknown"

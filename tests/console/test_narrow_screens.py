@@ -10,7 +10,7 @@ from tests.support.console_pages import make_objects, open_details, open_dialog,
 from tests.support.console_site import TOKEN, ConsoleSite, sign_in
 from tests.support.http_client import http_client
 from tollkeeper.console.rendering import _TEMPLATES, labelled, latency, percentile
-from tollkeeper.domain.traffic import Latencies
+from tollkeeper.reports.traffic.rule import Latencies
 
 # At least this many pages have an action that asks for a confirmation.
 _PAGES_WITH_DIALOGS = 9

@@ -28,11 +28,11 @@ from tests.support.ledger_months import NOW, OldBooks, busy
 from tests.support.scripted_gateway import MODEL
 from tollkeeper.console.pages import unsettled
 from tollkeeper.console.sessions import COOKIE
-from tollkeeper.domain.admission import ADMITTED
-from tollkeeper.domain.months import Month
-from tollkeeper.domain.people import Person, Role
-from tollkeeper.services.audit import Audit
-from tollkeeper.services.ledger.bulk_resolution import BulkAction
+from tollkeeper.core.months import Month
+from tollkeeper.money.holds.rule import ADMITTED
+from tollkeeper.money.unsettled.bulk_resolution import BulkAction
+from tollkeeper.tenants.audit.service import Audit
+from tollkeeper.tenants.people import Person, Role
 
 
 @pytest.fixture

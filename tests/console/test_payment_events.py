@@ -21,9 +21,9 @@ from tests.support.http_client import http_client
 from tests.support.ledger import rows
 from tests.support.program import Program, stop, write_config
 from tests.support.proof import Proof
-from tollkeeper.bootstrap import running_services
-from tollkeeper.domain.access import OrganizationId
-from tollkeeper.settings.schema import PaymentsSettings
+from tollkeeper.core.access import OrganizationId
+from tollkeeper.setup import running_services
+from tollkeeper.setup.settings.schema import PaymentsSettings
 
 _SENDERS = 8
 # The cents that remain of a payment of ten dollars, and the events that follow the payment.

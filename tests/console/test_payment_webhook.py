@@ -13,12 +13,12 @@ from tests.support import stripe_events as stripe
 from tests.support.console_site import ConsoleSite, serving_console
 from tests.support.http_client import http_client
 from tests.support.scripted_gateway import eventually
-from tollkeeper.bootstrap.payments import TOLERANCE_S
 from tollkeeper.console import small_bodies
-from tollkeeper.domain.payments import EventOutcome
-from tollkeeper.services.ledger.stripe_events import read_event
-from tollkeeper.settings import Settings, SettingsError
-from tollkeeper.settings.schema import PaymentsSettings
+from tollkeeper.money.payments.rule import EventOutcome
+from tollkeeper.money.payments.stripe_events import read_event
+from tollkeeper.setup.payments import TOLERANCE_S
+from tollkeeper.setup.settings import Settings, SettingsError
+from tollkeeper.setup.settings.schema import PaymentsSettings
 
 _PATH = "/webhooks/stripe"
 _NEW_SECRET = "whsec_new"

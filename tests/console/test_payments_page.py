@@ -13,10 +13,10 @@ from tests.console.test_confirmations import hidden_fields
 from tests.support import stripe_events as stripe
 from tests.support.console_site import ConsoleSite, form_fields, make_session, serving_console
 from tests.support.http_client import http_client
-from tollkeeper.domain.people import Person, Role
-from tollkeeper.services.ledger.stripe_events import read_event
-from tollkeeper.settings import Settings
-from tollkeeper.settings.schema import PaymentsSettings
+from tollkeeper.money.payments.stripe_events import read_event
+from tollkeeper.setup.settings import Settings
+from tollkeeper.setup.settings.schema import PaymentsSettings
+from tollkeeper.tenants.people import Person, Role
 
 _TEST_SECRET = "whsec_of_the_test_mode"
 _ROW = re.compile(r"<tr>.*?</tr>", re.DOTALL)

@@ -24,13 +24,13 @@ from tollkeeper.console.changes import FormAction
 from tollkeeper.console.context import console_of
 from tollkeeper.console.permissions import PUBLIC
 from tollkeeper.console.sessions import Session
-from tollkeeper.domain.access import ProjectId
-from tollkeeper.domain.audit import ActorKind
-from tollkeeper.domain.errors import NotFound, PermissionDenied
-from tollkeeper.domain.people import Person, Role
-from tollkeeper.domain.policy import PolicyState
-from tollkeeper.services.minute_rate import MinuteRate
-from tollkeeper.services.tenants.administration_rate import AdministrationRate
+from tollkeeper.core.access import ProjectId
+from tollkeeper.core.errors import NotFound, PermissionDenied
+from tollkeeper.core.runtime.minute_rate import MinuteRate
+from tollkeeper.policies.policy import PolicyState
+from tollkeeper.tenants.administration_rate import AdministrationRate
+from tollkeeper.tenants.audit.rule import ActorKind
+from tollkeeper.tenants.people import Person, Role
 
 _FORM = re.compile(r'<form[^>]*method="post"[^>]*action="([^"]*)"')
 _FORM_TOKEN = re.compile(r'name="form_token" value="([0-9a-f]+)"')

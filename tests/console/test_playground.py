@@ -35,10 +35,10 @@ from tests.support.scripted_gateway import COST
 from tests.support.tables import each
 from tests.support.upstream import chat
 from tollkeeper.console.gateway_call import gateway_url
-from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.domain.organization import ProjectKey
-from tollkeeper.domain.people import Person, Role
-from tollkeeper.settings import Settings
+from tollkeeper.core.money import usd_from_picousd
+from tollkeeper.setup.settings import Settings
+from tollkeeper.tenants.organization import ProjectKey
+from tollkeeper.tenants.people import Person, Role
 
 
 @pytest.fixture

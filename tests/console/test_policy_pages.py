@@ -12,8 +12,7 @@ import pytest
 from tests.console.test_confirmations import hidden_fields
 from tests.support.console_site import TOKEN, ConsoleSite, make_session, serving_console
 from tests.support.http_client import http_client
-from tollkeeper.domain.audit import ActorKind
-from tollkeeper.domain.calibration import (
+from tollkeeper.policies.calibration.rule import (
     Calibration,
     Fitted,
     LabelledScore,
@@ -21,9 +20,10 @@ from tollkeeper.domain.calibration import (
     guarantees,
     measure,
 )
-from tollkeeper.domain.judging import prompt_format, score_basis_points
-from tollkeeper.domain.people import Person, Role
-from tollkeeper.domain.policy import JudgeFormat, Policy, StoredCalibration
+from tollkeeper.policies.judge.rule import prompt_format, score_basis_points
+from tollkeeper.policies.policy import JudgeFormat, Policy, StoredCalibration
+from tollkeeper.tenants.audit.rule import ActorKind
+from tollkeeper.tenants.people import Person, Role
 
 _TAG = re.compile(r"<[^>]+>")
 

@@ -8,11 +8,11 @@ import pytest
 
 from tests.support.console_site import ConsoleSite, Watched
 from tests.support.tables import each
-from tollkeeper.backends.port import ReplicaReport
 from tollkeeper.console.context import ProbedReplica
 from tollkeeper.console.replica_views import Badge, ReplicaViews, traffic_by_replica
-from tollkeeper.domain.traffic import BackendTraffic
-from tollkeeper.services.replica_reports import ProcessReport
+from tollkeeper.core.port import ReplicaReport
+from tollkeeper.reports.replicas.service import ProcessReport
+from tollkeeper.reports.traffic.rule import BackendTraffic
 
 _HEALTHY = ReplicaReport("scripted", "http://one", "healthy")
 _EJECTED = ReplicaReport(

@@ -22,11 +22,11 @@ from tollkeeper.console.app import ROUTES
 from tollkeeper.console.guard import BODY_BYTES_MAX
 from tollkeeper.console.sessions import COOKIE
 from tollkeeper.console.start import allowed_hosts, require_safe_address
-from tollkeeper.domain.errors import StateConflict
-from tollkeeper.domain.people import Person, Role
-from tollkeeper.services.clock import unix_now
-from tollkeeper.services.console_sessions import IDLE_S, SESSION_S, ConsoleSessions
-from tollkeeper.settings import Settings
+from tollkeeper.console.stored_sessions import IDLE_S, SESSION_S, ConsoleSessions
+from tollkeeper.core.errors import StateConflict
+from tollkeeper.core.runtime.clock import unix_now
+from tollkeeper.setup.settings import Settings
+from tollkeeper.tenants.people import Person, Role
 
 _FORM_TOKEN = re.compile(r'name="form_token" value="([0-9a-f]+)"')
 

@@ -10,19 +10,19 @@ from tests.support.changed_services import changed
 from tests.support.console_site import TOKEN, ConsoleSite, serving_console
 from tests.support.http_client import http_client
 from tests.support.scripted_gateway import MODEL
-from tollkeeper.bootstrap.services import Services
 from tollkeeper.console.months_compared import (
     MonthsCompared,
     compare_months,
     month_start,
     two_months,
 )
-from tollkeeper.domain.caps import CapPeriod
-from tollkeeper.domain.catalog import Catalog
-from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.domain.reports import CostRow
-from tollkeeper.services.ledger.cost_columns import COST_GROUPINGS
-from tollkeeper.services.models import CurrentCatalog
+from tollkeeper.core.catalog import Catalog
+from tollkeeper.core.money import usd_from_picousd
+from tollkeeper.core.reports import CostRow
+from tollkeeper.money.caps.rule import CapPeriod
+from tollkeeper.reports.costs.columns import COST_GROUPINGS
+from tollkeeper.setup.services import Services
+from tollkeeper.tenants.models import CurrentCatalog
 
 
 def _day(year: int, month: int, day: int) -> int:

@@ -12,8 +12,8 @@ from tests.support.console_site import TOKEN, ConsoleSite, Watched
 from tests.support.http_client import http_client
 from tests.support.upstream import reset_before_headers
 from tollkeeper.console.amounts import exact_usd
-from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.services.ledger.stripe_events import read_event
+from tollkeeper.core.money import usd_from_picousd
+from tollkeeper.money.payments.stripe_events import read_event
 
 
 async def _busy_month(site: ConsoleSite) -> str:

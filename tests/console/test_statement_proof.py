@@ -21,16 +21,16 @@ from tests.support.large_books import fill_books
 from tests.support.ledger import LedgerTenant, held, rows, run
 from tests.support.ledger_months import OldBooks, this_month
 from tests.support.proof import Proof
-from tollkeeper.bootstrap import running_services
-from tollkeeper.bootstrap.services import Services
-from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.ledger import Hold
-from tollkeeper.domain.money import PICOUSD_PER_USD
-from tollkeeper.domain.months import Month
-from tollkeeper.domain.payments import GrantKind
-from tollkeeper.domain.statements import statement_rows
-from tollkeeper.services.csv_text import csv_lines
-from tollkeeper.services.ledger.stripe_events import read_event
+from tollkeeper.core.access import OrganizationId
+from tollkeeper.core.money import PICOUSD_PER_USD
+from tollkeeper.core.months import Month
+from tollkeeper.core.runtime.csv_text import csv_lines
+from tollkeeper.money.holds.values import Hold
+from tollkeeper.money.payments.rule import GrantKind
+from tollkeeper.money.payments.stripe_events import read_event
+from tollkeeper.reports.statements.rule import statement_rows
+from tollkeeper.setup import running_services
+from tollkeeper.setup.services import Services
 
 NOW = this_month()
 BEFORE = NOW.plus(-3)

@@ -12,8 +12,8 @@ from tests.support.activity_records import record_of, written
 from tests.support.books import Books
 from tests.support.console_site import ConsoleSite, Watched
 from tests.support.scripted_gateway import MODEL
-from tollkeeper.domain.access import KeyId
-from tollkeeper.domain.traffic import STEP_S
+from tollkeeper.core.access import KeyId
+from tollkeeper.reports.traffic.rule import STEP_S
 
 pytestmark = pytest.mark.slow
 

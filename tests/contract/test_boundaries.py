@@ -16,11 +16,7 @@ import jsonschema_rs
 import pytest
 from tests.contract.boundaries import body_candidates, boundary_values, header_values
 from tests.support.gateway import idempotency_key
-from tests.support.scripted_gateway import (
-    MODEL,
-    ScriptedGateway,
-    answering_gateway,
-)
+from tests.support.scripted_gateway import MODEL, ScriptedGateway, answering_gateway
 
 DOCUMENT = json.loads((Path(__file__).parents[2] / "openapi.json").read_text())
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]

@@ -8,10 +8,10 @@ from typing import Any
 import jsonschema_rs
 
 from tollkeeper import __version__
-from tollkeeper.api.descriptions import OWN_PROPERTIES, PARAMETERS, PROPERTIES
-from tollkeeper.api.http.conventions import HttpConventions
-from tollkeeper.api.openapi import HeaderNames, document
-from tollkeeper.api.routes import ROUTES, routes_for
+from tollkeeper.faces.descriptions import OWN_PROPERTIES, PARAMETERS, PROPERTIES
+from tollkeeper.faces.openapi import HeaderNames, document
+from tollkeeper.faces.routes import ROUTES, routes_for
+from tollkeeper.http.conventions import HttpConventions
 
 _COMMITTED = Path(__file__).parents[2] / "openapi.json"
 

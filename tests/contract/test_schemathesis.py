@@ -19,8 +19,8 @@ import pytest
 from tests.support.gateway import Gateway, Tenant, running_gateway
 from tests.support.proof import Proof
 
-from tollkeeper.api.openapi import document
-from tollkeeper.settings import Settings
+from tollkeeper.faces.openapi import document
+from tollkeeper.setup.settings import Settings
 
 _SEED = "20261115"
 _HERE = str(Path(__file__).parent)

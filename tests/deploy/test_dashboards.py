@@ -14,8 +14,8 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from tests.journeys.clients.debian import debian_program
 from tests.support.tables import each
-from tollkeeper.bootstrap import build_app
-from tollkeeper.hosting import operator_listener
+from tollkeeper.entry import operator_listener
+from tollkeeper.setup import build_app
 
 _DEPLOY = Path(__file__).parents[2] / "deploy"
 _RULES = _DEPLOY / "prometheus" / "alerts.yml"
@@ -34,8 +34,8 @@ _SUFFIXES = {
 def _shown_metrics() -> dict[str, set[str]]:
     """Returns each name that /metrics shows, with its labels."""
     # The imports of the application and the operator listener define every metric.
-    assert build_app.__module__ == "tollkeeper.bootstrap.app"
-    assert operator_listener.__name__ == "tollkeeper.hosting.operator_listener"
+    assert build_app.__module__ == "tollkeeper.setup.app"
+    assert operator_listener.__name__ == "tollkeeper.entry.operator_listener"
     found: dict[str, set[str]] = {}
     for collector in set(REGISTRY._collector_to_names):
         if isinstance(collector, MetricWrapperBase) and collector._name.startswith("tollkeeper_"):

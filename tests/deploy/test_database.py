@@ -8,8 +8,8 @@ import psycopg
 
 from tests.support.data_folders import data_folder
 from tests.support.postgres_server import PostgresServer
-from tollkeeper.storage.migrations import migrate
-from tollkeeper.storage.schema import check_database
+from tollkeeper.database.migrations import migrate
+from tollkeeper.database.schema import check_database
 
 _GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "deploy.md"
 

@@ -17,16 +17,16 @@ import yaml
 import tollkeeper
 from tests.support.command_lines import parse_arguments, parse_line
 from tests.support.tables import each
-from tollkeeper.backends.presets import PRESETS
-from tollkeeper.bootstrap import build_catalog
-from tollkeeper.bootstrap.app import http_conventions
 from tollkeeper.console.app import ROUTES as CONSOLE_ROUTES
 from tollkeeper.console.gateway_call import gateway_url
 from tollkeeper.console.pages import checks, months
 from tollkeeper.console.start import require_safe_address
-from tollkeeper.hosting.descriptors import CONNECTIONS_MAX, KEEP_ALIVE_S
-from tollkeeper.services.ledger.verification import EVERY_HOURS
-from tollkeeper.settings import Settings, load_settings
+from tollkeeper.entry.descriptors import CONNECTIONS_MAX, KEEP_ALIVE_S
+from tollkeeper.money.verification.service import EVERY_HOURS
+from tollkeeper.providers.presets import PRESETS
+from tollkeeper.setup import build_catalog
+from tollkeeper.setup.app import http_conventions
+from tollkeeper.setup.settings import Settings, load_settings
 
 _ROOT = Path(__file__).parents[2]
 _DEPLOY = _ROOT / "deploy"
@@ -43,7 +43,7 @@ _MANIFESTS = [
     for document in yaml.safe_load_all(path.read_text())
 ]
 # The longest time that a worker and its supervisor need after the grace period
-# (hosting/shutdown.py).
+# (entry/shutdown.py).
 _AFTER_GRACE_S = 35
 _DEFAULTS = Settings()
 _CONSOLE = "tollkeeper-console"

@@ -22,7 +22,7 @@ from tests.support.machines import database_relay
 from tests.support.proof import Proof
 from tests.support.scripted_gateway import COST, MODEL, chat_body
 from tests.support.upstream import Upstream, chat
-from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.core.money import usd_from_picousd
 
 _CONFIG = "/etc/tollkeeper/tollkeeper.toml"
 _PATIENCE_S = 60

@@ -30,17 +30,12 @@ from tests.support.gateway_processes import installed_program
 from tests.support.paused_answer import PausedAnswer
 from tests.support.program import Program, Serving, serving
 from tests.support.proof import Proof
-from tests.support.scripted_gateway import (
-    COST,
-    ScriptedGateway,
-    chat_body,
-    scripted_settings,
-)
+from tests.support.scripted_gateway import COST, ScriptedGateway, chat_body, scripted_settings
 from tests.support.upstream import Peer, Upstream, chat
-from tollkeeper.hosting.descriptors import hard_limit, http_limits
-from tollkeeper.hosting.http_server import HttpServer
-from tollkeeper.hosting.listeners import bind
-from tollkeeper.hosting.operator_listener import OperatorListener, Readiness
+from tollkeeper.entry.descriptors import hard_limit, http_limits
+from tollkeeper.entry.operator_listener import OperatorListener, Readiness
+from tollkeeper.http.http_server import HttpServer
+from tollkeeper.http.listeners import bind
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ import yaml
 from tools.site import slug
 
 from tests.support.documents import anchors_of
-from tollkeeper.domain.alerts import AlertKind
+from tollkeeper.reports.alerts.rule import AlertKind
 
 _ROOT = Path(__file__).parents[2]
 _RUNBOOK = _ROOT / "docs" / "runbook.md"

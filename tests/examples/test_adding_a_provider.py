@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.journeys.exchanges.charges import read_rows
 from tests.journeys.exchanges.exchange import RECORDED
-from tollkeeper.backends import presets
+from tollkeeper.providers import presets
 
 _CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
 _ENTRY = re.compile(r"^    \"[\w-]+\": Preset\(\n.*?^    \),$", re.MULTILINE | re.DOTALL)

@@ -26,8 +26,8 @@ from tests.support.documents import (
 )
 from tests.support.proof import Proof
 from tests.support.tables import each
-from tollkeeper.bootstrap import build_catalog
-from tollkeeper.settings import Settings
+from tollkeeper.setup import build_catalog
+from tollkeeper.setup.settings import Settings
 
 _LANGUAGES = {"js", "json", "python", "sh", "sql", "text", "toml"}
 _EXEMPTIONS = {"python": "not-run: ", "sh": "not-run: ", "toml": "not-settings: "}

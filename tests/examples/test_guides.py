@@ -17,7 +17,7 @@ from tests.support.databases import data_dir_beside, database_url
 from tests.support.documents import GUIDES, Block, blocks_of, shown
 from tests.support.program import Program, model_entry, write_config
 from tests.support.scripted_gateway import ScriptedGateway, answering_gateway
-from tollkeeper.domain.access import ADMIN_PERMISSIONS, PROJECT_KEY_PERMISSIONS
+from tollkeeper.core.access import ADMIN_PERMISSIONS, PROJECT_KEY_PERMISSIONS
 
 # The first guide with JavaScript installs Node.
 pytestmark = pytest.mark.timeout(900)

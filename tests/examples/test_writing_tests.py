@@ -14,20 +14,15 @@ from tests.support.backend_calls import make_call
 from tests.support.gateway import Gateway, Tenant, assert_error, idempotency_key
 from tests.support.judged_gateway import JudgedGateway, assert_denied
 from tests.support.proof import Proof
-from tests.support.scripted_gateway import (
-    COST,
-    MODEL,
-    ScriptedGateway,
-    read_stream,
-)
+from tests.support.scripted_gateway import COST, MODEL, ScriptedGateway, read_stream
 from tests.support.sdks import openai
 from tests.support.upstream import chunk, reset_after
-from tollkeeper.backends.chat.stream import ChatStreamReader
-from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.inference import Delta
-from tollkeeper.domain.money import PICOUSD_MAX, picousd_from_usd, usd_from_picousd
-from tollkeeper.domain.organization import Organization
-from tollkeeper.storage import organizations
+from tollkeeper.core.access import OrganizationId
+from tollkeeper.core.inference import Delta
+from tollkeeper.core.money import PICOUSD_MAX, picousd_from_usd, usd_from_picousd
+from tollkeeper.providers.chat.stream import ChatStreamReader
+from tollkeeper.tenants import organizations_store as organizations
+from tollkeeper.tenants.organization import Organization
 
 
 @given(st.integers(-PICOUSD_MAX + 1, PICOUSD_MAX - 1))

@@ -13,37 +13,37 @@ import msgspec
 
 from tests.fuzz.invariants import assert_linear
 from tests.support.backend_calls import MODEL, make_call
-from tollkeeper.api.chat import prompt as chat_prompt
-from tollkeeper.api.http import strict_json
-from tollkeeper.api.http.request import decode_query
-from tollkeeper.api.messages import prompt as messages_prompt
-from tollkeeper.api.responses import prompt as responses_prompt
-from tollkeeper.api.responses.input import Conversation
-from tollkeeper.api.responses.tools import read_tools
-from tollkeeper.api.wire import organization
-from tollkeeper.api.wire.chat import ChatRequest
-from tollkeeper.api.wire.messages import MessagesRequest, TokenCountRequest
-from tollkeeper.api.wire.responses import ResponsesRequest
-from tollkeeper.backends.answer_json import MalformedAnswer
-from tollkeeper.backends.anthropic.wire import Endpoint, MessagesWire
-from tollkeeper.backends.chat.wire import ChatWire
-from tollkeeper.backends.converse.wire import ConverseWire
-from tollkeeper.backends.gemini.wire import Endpoint as GeminiEndpoint
-from tollkeeper.backends.gemini.wire import GeminiWire
-from tollkeeper.backends.responses.wire import ResponsesWire
-from tollkeeper.backends.wire import Wire
-from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.errors import InvalidRequest, TollkeeperError
-from tollkeeper.domain.inference import Event, UsageReport
-from tollkeeper.domain.prompt import CachingWish, Prompt
-from tollkeeper.domain.prompt_size import measure_prompt
-from tollkeeper.domain.reports import CostQuery
-from tollkeeper.domain.transcript import transcript
-from tollkeeper.domain.usage import normalised
-from tollkeeper.services.clock import unix_now
-from tollkeeper.services.ledger.costs import Costs
-from tollkeeper.services.vault import Vault
-from tollkeeper.storage.database import Database
+from tollkeeper.core.access import OrganizationId
+from tollkeeper.core.errors import InvalidRequest, TollkeeperError
+from tollkeeper.core.inference import Event, UsageReport
+from tollkeeper.core.prompt import CachingWish, Prompt
+from tollkeeper.core.prompt_size import measure_prompt
+from tollkeeper.core.reports import CostQuery
+from tollkeeper.core.runtime.clock import unix_now
+from tollkeeper.core.runtime.vault import Vault
+from tollkeeper.core.usage import normalised
+from tollkeeper.database.database import Database
+from tollkeeper.faces import strict_json
+from tollkeeper.faces.chat import prompt as chat_prompt
+from tollkeeper.faces.messages import prompt as messages_prompt
+from tollkeeper.faces.request import decode_query
+from tollkeeper.faces.responses import prompt as responses_prompt
+from tollkeeper.faces.responses.input import Conversation
+from tollkeeper.faces.responses.tools import read_tools
+from tollkeeper.faces.wire import organization
+from tollkeeper.faces.wire.chat import ChatRequest
+from tollkeeper.faces.wire.messages import MessagesRequest, TokenCountRequest
+from tollkeeper.faces.wire.responses import ResponsesRequest
+from tollkeeper.policies.texts.transcript import transcript
+from tollkeeper.providers.answer_json import MalformedAnswer
+from tollkeeper.providers.anthropic.wire import Endpoint, MessagesWire
+from tollkeeper.providers.chat.wire import ChatWire
+from tollkeeper.providers.converse.wire import ConverseWire
+from tollkeeper.providers.gemini.wire import Endpoint as GeminiEndpoint
+from tollkeeper.providers.gemini.wire import GeminiWire
+from tollkeeper.providers.responses.wire import ResponsesWire
+from tollkeeper.providers.wire import Wire
+from tollkeeper.reports.costs.service import Costs
 
 WIRES: dict[str, Wire] = {
     "chat": ChatWire(),

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from tests.backends.transport.test_sse import CASES
-from tests.hosting.raw_corpus import CORPUS
-from tollkeeper.domain.access import KeyKind
-from tollkeeper.domain.keys import mint_key
-from tollkeeper.services.vault import Vault
+from tests.http.raw_corpus import CORPUS
+from tests.providers.transport.test_sse import CASES
+from tollkeeper.core.access import KeyKind
+from tollkeeper.core.runtime.vault import Vault
+from tollkeeper.tenants.keys import mint_key
 
 _FOUND = Path(__file__).parent / "found"
 _RECORDED = Path(__file__).parents[1] / "journeys" / "exchanges" / "recorded"

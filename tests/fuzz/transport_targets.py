@@ -8,14 +8,14 @@ from zlib import crc32
 
 from tests.fuzz.invariants import assert_linear, assert_prefix, pieces
 from tests.support.request_receiver import content_of, parse_requests
-from tollkeeper.api.http.envelope import UnsupportedMediaType
-from tollkeeper.api.http.request import check_content_type, presented_key
-from tollkeeper.backends.transport.aws_event_stream import AwsEventStreamParser
-from tollkeeper.backends.transport.http1 import Connection, HttpFailure
-from tollkeeper.backends.transport.sse import EventStreamParser, MalformedEventStream
-from tollkeeper.domain.access import KeyKind
-from tollkeeper.domain.errors import Unauthenticated
-from tollkeeper.domain.keys import key_digest, key_kind, redact_key
+from tollkeeper.core.access import KeyKind
+from tollkeeper.core.errors import Unauthenticated
+from tollkeeper.faces.request import check_content_type, presented_key
+from tollkeeper.http.envelope import UnsupportedMediaType
+from tollkeeper.providers.transport.aws_event_stream import AwsEventStreamParser
+from tollkeeper.providers.transport.http1 import Connection, HttpFailure
+from tollkeeper.providers.transport.sse import EventStreamParser, MalformedEventStream
+from tollkeeper.tenants.keys import key_digest, key_kind, redact_key
 
 _FRAME_BYTES_MAX = 64
 _HEADER_BYTES_MAX = 4096

@@ -17,10 +17,10 @@ from tests.support.data_folders import cluster_of, data_folder
 from tests.support.documents import ROOT, Block, blocks_of
 from tests.support.postgres_server import PostgresServer
 from tests.support.program import Program, eventually, write_config
-from tollkeeper.embedded.postgres import EmbeddedPostgres
-from tollkeeper.embedded.postgres_account import Account, ensure_account, owner_ids
-from tollkeeper.embedded.postgres_programs import find_programs
-from tollkeeper.storage.migrations import migrate
+from tollkeeper.database.migrations import migrate
+from tollkeeper.setup.embedded.postgres import EmbeddedPostgres
+from tollkeeper.setup.embedded.postgres_account import Account, ensure_account, owner_ids
+from tollkeeper.setup.embedded.postgres_programs import find_programs
 
 pytestmark = pytest.mark.slow
 

@@ -17,10 +17,10 @@ from tests.support.engine import address_of, ask, running_engine
 from tests.support.gateway import Gateway, Tenant, running_gateway
 from tests.support.responses_answers import read_events, retell
 from tests.support.token_counts import count
-from tollkeeper.domain.estimate import estimate_tokens, measure_text
-from tollkeeper.embedded.engine import EmbeddedEngine
-from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
-from tollkeeper.settings import Settings
+from tollkeeper.core.estimate import estimate_tokens, measure_text
+from tollkeeper.setup.embedded.engine import EmbeddedEngine
+from tollkeeper.setup.embedded.packaged_model import PACKAGED_MODEL
+from tollkeeper.setup.settings import Settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
@@ -144,7 +144,7 @@ async def test_streamed_response(local: Local) -> None:
 
 def _corpus() -> dict[str, str]:
     chance = random.Random(7)
-    source = (Path(tollkeeper.__file__).parent / "domain" / "admission.py").read_text()
+    source = (Path(tollkeeper.__file__).parent / "money" / "holds" / "rule.py").read_text()
     rows = [{"id": chance.randrange(10**6), "ok": True, "price": chance.random()} for _ in range(9)]
     return {
         "prose": "The letter lay on the table where the postman had left it, between a plate of"

@@ -34,7 +34,7 @@ class Bug:
     `elif`; `except Error:`). An empty `wrong` removes statements or a keyword argument.
 
     The symbol is a function, a method, a class or a constant: `name` or `Class.name`. If several modules
-    have one, the end of the module's name comes first: `usage:name` or `domain.usage:name`.
+    have one, the end of the module's name comes first: `usage:name` or `core.usage:name`.
     """
 
     symbol: str

@@ -29,42 +29,32 @@ from tests.proofs.simulated_provider import (
     SimulatedProvider,
 )
 from tests.proofs.simulation import CALL, MODEL, quiet
-from tollkeeper.backends.fan_out import FanOutBackend
-from tollkeeper.domain.access import (
-    KeyId,
-    KeyStatus,
-    OrganizationId,
-    ProjectCaller,
-    ProjectId,
-)
-from tollkeeper.domain.admission import (
-    RATE_UNITS_PER_REQUEST,
-    AccountState,
-    ProjectState,
-)
-from tollkeeper.domain.catalog import Model, TokenBounds
-from tollkeeper.domain.declared_prices import (
+from tollkeeper.calls.admission import Admission
+from tollkeeper.calls.inference import Inference
+from tollkeeper.calls.plans import Plan
+from tollkeeper.calls.recorder import CallRecorder
+from tollkeeper.calls.running_calls import InferenceLimits
+from tollkeeper.calls.tab import Tab
+from tollkeeper.calls.token_counting import TokenCounting
+from tollkeeper.core.access import KeyId, KeyStatus, OrganizationId, ProjectCaller, ProjectId
+from tollkeeper.core.catalog import Model, TokenBounds
+from tollkeeper.core.declared_prices import (
     DeclaredPrices,
     DeclaredTier,
     pricing_from_declared,
     pricing_with_variants,
 )
-from tollkeeper.domain.errors import TollkeeperError
-from tollkeeper.domain.inference import Batch, Call
-from tollkeeper.domain.ledger import Mark, Resolution, ResolutionKind
-from tollkeeper.domain.pricing import PriceChange
-from tollkeeper.domain.spend import Spend
-from tollkeeper.services.calls.admission import Admission
-from tollkeeper.services.calls.inference import Inference
-from tollkeeper.services.calls.plans import Plan
-from tollkeeper.services.calls.recorder import CallRecorder
-from tollkeeper.services.calls.running_calls import InferenceLimits
-from tollkeeper.services.calls.tab import Tab
-from tollkeeper.services.calls.token_counting import TokenCounting
-from tollkeeper.services.ledger.ledger import Ledger
-from tollkeeper.services.overload import OverloadGate
-from tollkeeper.services.policies.checks import PolicyChecks
-from tollkeeper.services.policies.policies import Policies
+from tollkeeper.core.errors import TollkeeperError
+from tollkeeper.core.inference import Batch, Call
+from tollkeeper.core.pricing import PriceChange
+from tollkeeper.core.runtime.overload import OverloadGate
+from tollkeeper.money.holds.ledger import Ledger
+from tollkeeper.money.holds.rule import RATE_UNITS_PER_REQUEST, AccountState, ProjectState
+from tollkeeper.money.holds.spend import Spend
+from tollkeeper.money.holds.values import Mark, Resolution, ResolutionKind
+from tollkeeper.policies.checks import PolicyChecks
+from tollkeeper.policies.policies import Policies
+from tollkeeper.providers.fan_out import FanOutBackend
 
 CALLS_MAX = 6
 _LASTS_S = 4.0  # simulated time within which all calls start

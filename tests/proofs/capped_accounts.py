@@ -3,8 +3,8 @@
 import random
 from collections.abc import Sequence
 
-from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.caps import CapKey, CapPeriod, CapSubject
+from tollkeeper.core.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.money.caps.rule import CapKey, CapPeriod, CapSubject
 
 
 def random_caps(

@@ -17,7 +17,6 @@ from hypothesis.stateful import (
 from msgspec.structs import replace as with_fields
 
 from tests.proofs.ledger_model import Model, Phase, Reserved
-from tests.services.tenants.test_credentials import archive, revoke
 from tests.support.database_clock import DatabaseClock
 from tests.support.ledger import (
     LIMITS,
@@ -34,16 +33,17 @@ from tests.support.ledger import (
     run,
     settlement,
 )
-from tollkeeper.domain.access import KeyId
-from tollkeeper.domain.caps import CapPeriod
-from tollkeeper.domain.ledger import Hold, Resolution
-from tollkeeper.domain.reports import CostDimension, CostQuery
-from tollkeeper.services.ledger.accounts import Accounts
-from tollkeeper.services.ledger.caps import Caps
-from tollkeeper.services.ledger.costs import Costs
-from tollkeeper.services.ledger.recovery import Recovery
-from tollkeeper.services.vault import Vault
-from tollkeeper.storage.database import Database
+from tests.tenants.test_credentials import archive, revoke
+from tollkeeper.core.access import KeyId
+from tollkeeper.core.reports import CostDimension, CostQuery
+from tollkeeper.core.runtime.vault import Vault
+from tollkeeper.database.database import Database
+from tollkeeper.money.caps.rule import CapPeriod
+from tollkeeper.money.caps.service import Caps
+from tollkeeper.money.credit.service import Accounts
+from tollkeeper.money.holds.values import Hold, Resolution
+from tollkeeper.money.unsettled.recovery import Recovery
+from tollkeeper.reports.costs.service import Costs
 
 T = TypeVar("T")
 

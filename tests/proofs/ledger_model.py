@@ -5,11 +5,11 @@ from datetime import date
 from enum import StrEnum
 from uuid import UUID
 
-from tests.domain.admission_oracle import number_of
+from tests.money.holds.admission_oracle import number_of
 from tests.support.ledger import Balance, LedgerTenant
-from tollkeeper.domain.admission import Refusal
-from tollkeeper.domain.caps import CapPeriod
-from tollkeeper.domain.ledger import Hold
+from tollkeeper.money.caps.rule import CapPeriod
+from tollkeeper.money.holds.rule import Refusal
+from tollkeeper.money.holds.values import Hold
 
 
 class Phase(StrEnum):

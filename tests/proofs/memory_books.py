@@ -8,10 +8,9 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from tests.domain.admission_oracle import number_of
-from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.admission import AccountState, decide
-from tollkeeper.domain.caps import (
+from tests.money.holds.admission_oracle import number_of
+from tollkeeper.core.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.money.caps.rule import (
     DAY_S,
     CapCounter,
     CapKey,
@@ -20,9 +19,10 @@ from tollkeeper.domain.caps import (
     caps_of,
     period_number,
 )
-from tollkeeper.domain.excess import Excess
-from tollkeeper.domain.ledger import Hold, LockedAccounts, Resolution
-from tollkeeper.domain.spend import Fold, FoldKind, Spend
+from tollkeeper.money.holds.rule import AccountState, decide
+from tollkeeper.money.holds.spend import Fold, FoldKind, Spend
+from tollkeeper.money.holds.values import Hold, LockedAccounts, Resolution
+from tollkeeper.money.overage.rule import Excess
 
 Counter: TypeAlias = tuple[OrganizationId, CapSubject, CapPeriod, int]
 

@@ -16,18 +16,25 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from tests.proofs.memory_books import Books, Row, utc_day
-from tollkeeper.domain.access import KeyId, KeyStatus, OrganizationId
-from tollkeeper.domain.errors import Unavailable
-from tollkeeper.domain.excess import Excess
-from tollkeeper.domain.ledger import Ending, Hold, LockedAccounts, Mark, Resolution, ResolutionKind
-from tollkeeper.domain.policy_set import NO_POLICIES, PolicySet
-from tollkeeper.domain.spend import FoldKind
-from tollkeeper.services.clock import Clock
-from tollkeeper.services.ledger.excesses import Excesses
-from tollkeeper.services.policies.directory import PolicyDirectory
-from tollkeeper.storage.database import Connection, Contention, Database
-from tollkeeper.storage.ledger_store import AccountBusy, CommitInDoubt, HoldTransaction, LedgerStore
-from tollkeeper.storage.watched_connection import WatchedConnection
+from tollkeeper.core.access import KeyId, KeyStatus, OrganizationId
+from tollkeeper.core.errors import Unavailable
+from tollkeeper.core.runtime.clock import Clock
+from tollkeeper.database.database import Connection, Contention, Database
+from tollkeeper.database.watched_connection import WatchedConnection
+from tollkeeper.money.holds.spend import FoldKind
+from tollkeeper.money.holds.store import AccountBusy, CommitInDoubt, HoldTransaction, LedgerStore
+from tollkeeper.money.holds.values import (
+    Ending,
+    Hold,
+    LockedAccounts,
+    Mark,
+    Resolution,
+    ResolutionKind,
+)
+from tollkeeper.money.overage.rule import Excess
+from tollkeeper.money.overage.service import Excesses
+from tollkeeper.policies.directory import PolicyDirectory
+from tollkeeper.policies.policy_set import NO_POLICIES, PolicySet
 
 
 class Killed(BaseException):

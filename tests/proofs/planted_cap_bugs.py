@@ -2,9 +2,9 @@
 
 from tests.proofs.bug import Bug, SqlBug
 
-_DECISION = ("domain/test_caps.py", "domain/test_decide.py")
-_ON_DATABASE = ("services/ledger/test_caps.py",)
-_ROTATED = ("services/ledger/test_cap_changes.py",)
+_DECISION = ("money/caps/test_rule.py", "money/holds/test_decide.py")
+_ON_DATABASE = ("money/caps/test_caps.py",)
+_ROTATED = ("money/caps/test_cap_changes.py",)
 
 CAP_BUGS = {
     "a cap is checked outside of the batch": Bug(
@@ -29,7 +29,7 @@ CAP_BUGS = {
         "_DAYS_OF_WEEK_0_BEFORE_1970",
         "3",
         "4",
-        ("domain/test_caps.py",),
+        ("money/caps/test_rule.py",),
     ),
     "a released hold stays in its period": SqlBug(
         "COUNT_FOLDED",
@@ -72,7 +72,7 @@ CAP_BUGS = {
         "HoldTransaction.lock",
         "if not capped:",
         "if not capped or not with_caps:",
-        ("storage/test_cap_work.py", "services/ledger/test_caps.py"),
+        ("money/caps/test_cap_work.py", "money/caps/test_caps.py"),
     ),
     "an organization with caps is not marked": SqlBug(
         "_mark_capped",
@@ -87,24 +87,24 @@ CAP_BUGS = {
         _ON_DATABASE,
     ),
     "a rotated key begins at zero": SqlBug(
-        "project_keys:replace",
+        "tenants.project_keys_store:replace",
         "SET first_key_id = coalesce(o.first_key_id, o.id) FROM",
         "SET first_key_id = NULL FROM",
         _ROTATED,
     ),
     "a key that was rotated twice begins at zero": SqlBug(
-        "project_keys:replace",
+        "tenants.project_keys_store:replace",
         "SET first_key_id = coalesce(o.first_key_id, o.id) FROM",
         "SET first_key_id = o.id FROM",
         _ROTATED,
     ),
     "a new cap counts unfolded amounts twice": SqlBug(
-        "cap_counts:_with_sums",
+        "money.caps.counts:_with_sums",
         "FILTER (WHERE d.reservation_id IS NULL OR u.kind IS NOT NULL), 0) AS held,"
         " coalesce(sum(d.settled + coalesce(o.amount, 0)) FILTER (WHERE u.kind IS NULL), 0)",
         "FILTER (WHERE d.reservation_id IS NULL), 0) AS held,"
         " coalesce(sum(d.settled + coalesce(o.amount, 0)), 0)",
-        ("services/ledger/test_cap_races.py",),
+        ("money/caps/test_cap_races.py",),
     ),
     "a new cap does not count earlier calls": Bug(
         "Caps.cap_set",
@@ -116,12 +116,12 @@ CAP_BUGS = {
         "drop_month",
         "await note_dropped(connection, month)",
         "",
-        ("services/ledger/test_cap_months.py",),
+        ("money/caps/test_cap_months.py",),
     ),
     "a new total forgets dropped months": SqlBug(
         "_RECOUNT",
         "WHERE c.period = 'total'",
         "WHERE c.period = 'all'",
-        ("services/ledger/test_cap_months.py",),
+        ("money/caps/test_cap_months.py",),
     ),
 }

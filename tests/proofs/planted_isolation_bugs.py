@@ -2,14 +2,14 @@
 
 from tests.proofs.bug import Bug, SqlBug
 
-EJECTION = ("backends/test_ejection.py",)
+EJECTION = ("providers/test_ejection.py",)
 ALLOWED_MODELS = ("journeys/calls/test_allowed_models.py",)
-MARKERS = ("api/test_markers.py",)
+MARKERS = ("faces/test_markers.py",)
 CONSOLE_CONNECTIONS = ("console/test_connections.py",)
 CONSOLE = ("console/test_security.py",)
-POLICIES = ("api/organization/test_policies.py",)
-PROVIDER_WORDS = ("domain/test_provider_words.py",)
-JUDGED_TURNS = ("backends/test_judged_turns.py",)
+POLICIES = ("faces/organization/test_policies.py",)
+PROVIDER_WORDS = ("core/test_provider_words.py",)
+JUDGED_TURNS = ("providers/test_judged_turns.py",)
 
 ISOLATION_BUGS = {
     "a new connection gets the headers, and the key, of another connection": Bug(
@@ -22,7 +22,7 @@ ISOLATION_BUGS = {
         "presented_key",
         "len(keys) > 1",
         "len(keys) > 2",
-        ("api/test_authorization.py",),
+        ("faces/test_authorization.py",),
     ),
     "beyond its rate, a revoked key passes as valid": Bug(
         "App._answer",
@@ -34,11 +34,11 @@ ISOLATION_BUGS = {
         "filters",
         "conditions.append(f'{name} = %({name})s')",
         "conditions.append(f'%({name})s::text IS NOT NULL')",
-        ("storage/test_rollups.py",),
+        ("reports/test_rollups.py",),
     ),
     # Bugs in the lists of allowed models.
     "the list of a key is not read at admission": Bug(
-        "storage.ledger:locked_accounts",
+        "money.holds.statements:locked_accounts",
         "if models:",
         "if models is True:",
         ALLOWED_MODELS,
@@ -92,32 +92,32 @@ ISOLATION_BUGS = {
         "self._parser.should_keep_alive() and self._unsent is None"
         " and not any(map(_unwritten_bytes, self._transports))",
         "self._parser.should_keep_alive()",
-        ("backends/transport/test_connections.py",),
+        ("providers/transport/test_connections.py",),
     ),
     # Bugs in fair queues and in limits for each organization.
     "the first owner is served until its lane is empty": Bug(
         "FairQueue.pop",
         "self._lanes.move_to_end(owner)",
         "pass",
-        ("runtime/test_fair_queue.py",),
+        ("core/runtime/test_fair_queue.py",),
     ),
     "one organization holds every slot": Bug(
         "FairSlots._may_hold",
         "return self._held.get(owner, 0) < self._owner_max",
         "return True",
-        ("runtime/test_fair_queue.py", "backends/transport/test_fair_connections.py"),
+        ("core/runtime/test_fair_queue.py", "providers/transport/test_fair_connections.py"),
     ),
     "questions to the judge are answered in order of arrival": Bug(
         "Judge._ask_or_split",
         "organization=asker.organization_id",
         "",
-        ("services/policies/test_judge_turns.py",),
+        ("policies/test_judge_turns.py",),
     ),
     "holds are written in order of arrival": Bug(
         "Holds.__init__",
         "owner=_organization",
         "owner=lambda hold: None",
-        ("services/ledger/test_holds.py",),
+        ("money/holds/test_holds.py",),
     ),
     "one organization fills the process": Bug(
         "RunningCalls.begin",
@@ -129,7 +129,7 @@ ISOLATION_BUGS = {
         "_Drains.take_place",
         "taken_by_owner >= self._places_of_owner",
         "False",
-        ("services/calls/test_running_calls.py",),
+        ("calls/test_running_calls.py",),
     ),
     "one organization has all answers that are read until their deadline": Bug(
         "RunningCalls.__init__",
@@ -141,43 +141,43 @@ ISOLATION_BUGS = {
         "BackgroundTextLimits.take",
         "texts[owner] >= share(texts_max)",
         "False",
-        ("services/policies/test_evidence.py",),
+        ("policies/test_evidence.py",),
     ),
     "one organization uses up the connections to the database": Bug(
         "Database.__init__",
         "owner_max=max(1, slots // _ONE_ORGANIZATION_DIVISOR)",
         "owner_max=slots",
-        ("storage/test_database.py",),
+        ("database/test_database.py",),
     ),
     "organizations take all of the room for bodies": Bug(
         "RequestShare._require_room",
         "if organization_bytes > free:",
         "if free < 0:",
-        ("api/http/test_bounds.py",),
+        ("http/test_bounds.py",),
     ),
     "a declared body takes room before it arrives": Bug(
-        "http.request:read_body",
+        "faces.request:read_body",
         "share.grow_to(max(size, _FIRST_SHARE_BYTES))",
         "share.grow_to(max(exchange.body_bytes, _FIRST_SHARE_BYTES))",
-        ("api/http/test_bounds.py",),
+        ("http/test_bounds.py",),
     ),
     "connections without a key keep others out": Bug(
         "ConnectionLimit._close_any",
         "if self._close_one(self._without_key, self._close_if_idle):",
         "if self._close_one({}, self._close_if_idle):",
-        ("runtime/test_connection_limit.py",),
+        ("core/runtime/test_connection_limit.py",),
     ),
     "requests that wait for their turn keep others out": Bug(
         "ConnectionLimit._close_any",
         "return self._close_one(largest, self._close_if_waiting)",
         "return False",
-        ("runtime/test_connection_limit.py",),
+        ("core/runtime/test_connection_limit.py",),
     ),
     "requests of a crowd begin all at once": Bug(
         "HttpConnection.buffer_updated",
         "if self._state.arrivals.take(self.owner):",
         "if self._state.arrivals is not None:",
-        ("hosting/test_arrivals.py",),
+        ("http/test_arrivals.py",),
     ),
     "an overloaded process begins all requests that it does not reject at once": Bug(
         "Arrivals.probably_rejects",
@@ -189,7 +189,7 @@ ISOLATION_BUGS = {
         "FairTurns.take",
         "if used.count(owner) >= self._owner_max and self._is_shared(owner):",
         "if used.count(owner) >= self._per_turn and self._is_shared(owner):",
-        ("runtime/test_fair_turns.py",),
+        ("core/runtime/test_fair_turns.py",),
     ),
     "a call is sent for a caller that left while it waited": Bug(
         "RunningCalls.abandon",
@@ -207,26 +207,26 @@ ISOLATION_BUGS = {
         "FairTurns._next_turn",
         "self._used[:] = self._already_used",
         "self._used.clear()",
-        ("runtime/test_fair_turns.py",),
+        ("core/runtime/test_fair_turns.py",),
     ),
     "strangers wait behind a crowd from elsewhere": Bug(
         "Arrivals.wait_as_stranger",
         "self._strangers.push(network_of(address), begin)",
         "self._strangers.push(None, begin)",
-        ("hosting/test_arrivals.py",),
+        ("http/test_arrivals.py",),
     ),
     # Bugs in holds of texts that are written to mislead the estimate, and in rates.
     "spaces between letters are free": Bug(
         "measure_text",
         "weight += _SPACE_RUN_WEIGHT * runs",
         "pass",
-        ("domain/test_estimate.py",),
+        ("core/test_estimate.py",),
     ),
     "a word in one character is one character": Bug(
         "measure_text",
         "0 if text.isascii() else added_bytes(text)",
         "0",
-        ("domain/test_estimate.py",),
+        ("core/test_estimate.py",),
     ),
     "a prompt that is limited by its bytes is held by the estimate": Bug(
         "Plan.__post_init__",
@@ -247,13 +247,13 @@ ISOLATION_BUGS = {
         ("journeys/isolation/test_administration.py",),
     ),
     "two policies take the last place": SqlBug(
-        "organizations:lock",
+        "tenants.organizations_store:lock",
         "WHERE id = %s FOR NO KEY UPDATE",
         "WHERE id = %s",
         ("journeys/isolation/test_administration.py",),
     ),
     "two keys take the last place": SqlBug(
-        "projects:find_and_lock",
+        "tenants.projects_store:find_and_lock",
         "AND id = %s FOR NO KEY UPDATE",
         "AND id = %s FOR SHARE",
         ("journeys/isolation/test_administration.py",),
@@ -262,13 +262,13 @@ ISOLATION_BUGS = {
         "FairTurns.wait",
         "self._waiting.push(owner, (owner, callback))",
         "self._waiting.push(None, (owner, callback))",
-        ("runtime/test_fair_turns.py",),
+        ("core/runtime/test_fair_turns.py",),
     ),
     "a flood keeps its share beside the few calls of others": Bug(
         "OverloadGate._decide",
         "elif self._is_uneven:",
         "elif self._limit < 0:",
-        ("services/test_overload.py",),
+        ("core/runtime/test_overload.py",),
     ),
     # Bugs in the text that the judge reads.
     "keys are not judged": Bug(
@@ -287,7 +287,7 @@ ISOLATION_BUGS = {
         "transcript:_joined_text",
         '"".join(part.text for part, _ in placed if isinstance(part, Text | Refusal))',
         '" ".join(part.text for part, _ in placed if isinstance(part, Text | Refusal))',
-        ("services/policies/test_content.py",),
+        ("policies/test_content.py",),
     ),
     "a word in two turns that a wire joins is not judged": Bug(
         "_turn_sections", "True in joins", "False", JUDGED_TURNS
@@ -320,10 +320,10 @@ ISOLATION_BUGS = {
         ("journeys/providers/test_messages_face.py",),
     ),
     "a policy's new name takes effect without publication": SqlBug(
-        "storage.policies:_VERSION_COLUMNS", "v.name", "p.name", POLICIES
+        "policies.store:_VERSION_COLUMNS", "v.name", "p.name", POLICIES
     ),
     "a new name counts as published": Bug(
-        "domain.policy:Policy.has_unpublished_changes",
+        "policies.policy:Policy.has_unpublished_changes",
         "(version.name, version.rule) != (self.name, self.draft)",
         "version.rule != self.draft",
         POLICIES,
@@ -332,13 +332,13 @@ ISOLATION_BUGS = {
         "transcript:section",
         "with_decoded_escapes(text)",
         "text",
-        ("services/policies/test_content.py",),
+        ("policies/test_content.py",),
     ),
     "the epoch of a lost change is used again": SqlBug(
-        "policies:increment_epoch",
+        "policies.store:increment_epoch",
         "floor(random() * 4294967296)::bigint",
         "0",
-        ("services/policies/test_directory.py",),
+        ("policies/test_directory.py",),
     ),
     "a property hides another of the same name": Bug(
         "messages:_joined",
@@ -350,7 +350,7 @@ ISOLATION_BUGS = {
         "PolicyChecks._refuse_unread",
         "if part.kind in self._denied_unread:",
         "if part.kind in ():",
-        ("services/policies/test_unread.py",),
+        ("policies/test_unread.py",),
     ),
     # Bugs in the isolation of caches, and in the check of remote addresses.
     "projects share a prefix cache": Bug(
@@ -382,19 +382,19 @@ ISOLATION_BUGS = {
         "read_inline",
         'not any(sign in body for sign in "%-_")',
         "True",
-        ("domain/test_inline_content.py",),
+        ("core/test_inline_content.py",),
     ),
     "an ASCII PDF is a text": Bug(
         "media_text:_is_text",
         "_PDF_SIGNATURE not in beginning",
         "True",
-        ("domain/test_inline_content.py",),
+        ("core/test_inline_content.py",),
     ),
     "the judge's cache is shared": Bug(
         "Judge._salt",
         "not self._model.isolates_cache",
         "self._model",
-        ("services/policies/test_judge_salt.py",),
+        ("policies/test_judge_salt.py",),
     ),
     "a word that claims to be encrypted is not judged": Bug(
         "_search_block_texts", "yield from content.texts", "pass", MARKERS

@@ -7,7 +7,7 @@ PAYMENT_BUGS = {
         "Payments._book",
         "(payment_kind, paid - booked_paid)",
         "(payment_kind, paid)",
-        ("services/ledger/test_payments.py",),
+        ("money/payments/test_payments.py",),
     ),
     "a refund that failed stays withdrawn": SqlBug(
         "DUE",
@@ -15,13 +15,13 @@ PAYMENT_BUGS = {
         - coalesce(sum(w.amount) FILTER (WHERE w.kind = 'refund' AND NOT w.withdrawn), 0)
         """,
         "",
-        ("services/ledger/test_payments.py",),
+        ("money/payments/test_payments.py",),
     ),
     "an old report of a dispute replaces a newer one": SqlBug(
         "_add_withdrawal",
         "WHERE (excluded.stage, excluded.amount) > (w.stage, w.amount)",
         "",
-        ("services/ledger/test_payments.py",),
+        ("money/payments/test_payments.py",),
     ),
     "an event without a valid signature is booked": Bug(
         "receive",
@@ -39,6 +39,6 @@ PAYMENT_BUGS = {
         "Statements.statement_show",
         "closing = balance.granted_picousd - balance.settled_picousd - later",
         "closing = balance.granted_picousd - balance.settled_picousd",
-        ("services/ledger/test_statements.py",),
+        ("money/test_statements.py",),
     ),
 }

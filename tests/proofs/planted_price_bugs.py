@@ -3,11 +3,11 @@
 from tests.proofs.bug import Bug, SqlBug
 
 CALL_HISTORIES = ("proofs/test_call_histories.py",)
-PRICES = ("domain/test_declared_prices.py",)
+PRICES = ("core/test_declared_prices.py",)
 EXCHANGES = ("journeys/exchanges/test_exchanges.py",)
 PRICED_EXCHANGES = ("journeys/exchanges/test_priced_exchanges.py",)
-OVERAGE = ("services/ledger/test_overage.py",)
-MODEL_IMPORT = ("cli/test_model.py",)
+OVERAGE = ("money/overage/test_overage.py",)
+MODEL_IMPORT = ("entry/commands/test_model.py",)
 
 PRICE_BUGS = {
     "imported prices lack their tiers": Bug(
@@ -40,25 +40,25 @@ PRICE_BUGS = {
         "possible_usages",
         "meanings = [read_and_rewritten, excluding_cache]",
         "meanings = [excluding_cache, read_and_rewritten]",
-        ("domain/test_reading_usage.py",),
+        ("core/test_reading_usage.py",),
     ),
     "the backend's own price does not decide what its report means": Bug(
         "metering:_choose_meaning",
         "len(possible) > 1",
         "len(possible) > 2",
-        ("domain/test_reading_usage.py",),
+        ("core/test_reading_usage.py",),
     ),
     "a last report that cannot be true is replaced by our own count": Bug(
         "Meter.reported_impossible_usage",
         "self.impossible_report is not None",
         "(self.report is NO_REPORT and self.impossible_report is not None)",
-        ("domain/test_reading_usage.py",),
+        ("core/test_reading_usage.py",),
     ),
     "hidden reasoning of a completion that was not sent is charged": Bug(
         "Meter._output_limit",
         "call.choices - self._choices_not_sent",
         "call.choices",
-        ("domain/test_metering.py",),
+        ("core/test_metering.py",),
     ),
     "a call that was cut after its head is released": Bug(
         "Inference._close_uncharged",
@@ -114,19 +114,19 @@ PRICE_BUGS = {
         "_read_cache",
         "written = top_written",
         "written = None",
-        ("backends/chat/test_usage.py",),
+        ("providers/chat/test_usage.py",),
     ),
     "audio that only the total has is charged as output": Bug(
         "chat.usage:_read",
         "if uncounted:",
         "if uncounted is None:",
-        ("backends/chat/test_usage.py",),
+        ("providers/chat/test_usage.py",),
     ),
     "the tier in Gemini's report is not read": Bug(
         "gemini.usage:_read",
         "service_tier=_service_tier(reported)",
         "",
-        ("backends/gemini/test_usage.py",),
+        ("providers/gemini/test_usage.py",),
     ),
     "a prompt that is read again after each search is held once": Bug(
         "_special_bounds",
@@ -138,7 +138,7 @@ PRICE_BUGS = {
         "answer:_tool_calls",
         "piece.id or None",
         "piece.id",
-        ("backends/chat/test_answers.py",),
+        ("providers/chat/test_answers.py",),
     ),
     "the input of a custom tool is lost": Bug(
         "answer:_tool_calls",
@@ -225,7 +225,7 @@ PRICE_BUGS = {
         "Model.pricing_at",
         "if change.valid_from <= now:",
         "if change.valid_from < now:",
-        ("settings/test_settings.py",),
+        ("setup/settings/test_settings.py",),
     ),
     "a price change is ignored by holds": Bug(
         "Admission.hold",
@@ -244,19 +244,19 @@ PRICE_BUGS = {
         "PricesInForce.overage_max",
         "self.cost_max(bounds) - hold",
         "0",
-        ("domain/test_routes.py", "journeys/calls/test_bursts.py"),
+        ("core/test_routes.py", "journeys/calls/test_bursts.py"),
     ),
     "a model that is known to search is not declared": Bug(
-        "bootstrap.catalog:_model",
+        "setup.catalog:_model",
         "searches > 0 if bounds.unbounded is None else bounds.unbounded",
         "bool(bounds.unbounded)",
-        ("settings/test_alternatives.py",),
+        ("setup/settings/test_alternatives.py",),
     ),
     "searches without a limit are believed": Bug(
         "PricesInForce.overage_max",
         "if not bounds.web_searches or declared.limits_searches:",
         "if True:",
-        ("domain/test_routes.py",),
+        ("core/test_routes.py",),
     ),
     "an observed excess is not expected again": Bug(
         "Admission.hold",
@@ -286,7 +286,7 @@ PRICE_BUGS = {
         "Upkeep.chores",
         "(_EXCESSES_INTERVAL_S, self.load_excesses)",
         "(_EXCESSES_INTERVAL_S, self.send_heartbeat)",
-        ("services/test_upkeep.py",),
+        ("setup/test_upkeep.py",),
     ),
     "an excess is lost to a load in progress": Bug(
         "Excesses._load",
@@ -304,7 +304,7 @@ PRICE_BUGS = {
         "Excesses.load_first",
         "if self._loads_ended != ended:",
         "if False:",
-        ("services/ledger/test_excesses.py",),
+        ("money/overage/test_excesses.py",),
     ),
     "a tenant's allowed searches count against the calls of others": Bug(
         "Admission._excess_of",
@@ -316,7 +316,7 @@ PRICE_BUGS = {
         "Excess.overage_of",
         "min(scaled, max(cost_max - hold, self.overage_picousd))",
         "scaled",
-        ("domain/test_excess.py",),
+        ("money/overage/test_rule.py",),
     ),
     "no alert is raised for an exceeded hold": Bug(
         "Alerts._conditions",
@@ -328,40 +328,40 @@ PRICE_BUGS = {
         "Excess.overage_of",
         "_divisor(self.hold_picousd) << self.halvings(now)",
         "_divisor(self.hold_picousd)",
-        ("domain/test_excess.py",),
+        ("money/overage/test_rule.py",),
     ),
     "what is expected is rounded down": Bug(
         "Excess.overage_of",
         "-(-self.overage_picousd * max(hold, 1) // divisor)",
         "self.overage_picousd * max(hold, 1) // divisor",
-        ("domain/test_excess.py",),
+        ("money/overage/test_rule.py",),
     ),
     "a smaller excess replaces a larger one of its day": SqlBug(
-        "excesses:_NOTE",
+        "money.overage.store:_NOTE",
         ">= (o.cost - o.hold) * greatest(excluded.hold, 1)",
         ">= 0",
-        ("services/ledger/test_excesses.py",),
+        ("money/overage/test_excesses.py",),
     ),
     "new credit ends a stop": Bug(
         "AccountBatch.__init__",
         "state.stopped or state.is_below_bound",
         "state.is_below_bound",
-        ("domain/test_overage_bound.py",),
+        ("money/overage/test_overage_bound.py",),
     ),
     "an organization beyond its bound is admitted": Bug(
         "AccountBatch._refuse_by_restrictions",
         "if self.stopped:",
         "if self.stopped and state.available_picousd < 0:",
-        ("domain/test_overage_bound.py",),
+        ("money/overage/test_overage_bound.py",),
     ),
     "a running call counts as debt": Bug(
         "AccountState.balance_picousd",
         "return self.available_picousd + spend.held_picousd + spend.unsettled_picousd",
         "return self.available_picousd + spend.unsettled_picousd",
-        ("domain/test_overage_bound.py",),
+        ("money/overage/test_overage_bound.py",),
     ),
     "a stop is not written": SqlBug(
-        "storage.ledger:_STATES",
+        "money.holds.statements:_STATES",
         "stopped = v.stopped,",
         "",
         OVERAGE,
@@ -371,13 +371,13 @@ PRICE_BUGS = {
         "PromptSize.bound",
         "(self.web_searches, bounds.web_search)",
         "(0 if model.pricing.web_search else self.web_searches, bounds.web_search)",
-        ("domain/test_prompt_size.py",),
+        ("core/test_prompt_size.py",),
     ),
     "a truncation asks the tokenizer for each halving": Bug(
         "_COUNTS_MAX",
         "4",
         "100",
-        ("api/responses/test_truncation.py",),
+        ("faces/responses/test_truncation.py",),
         also=(
             (
                 "_Cuts.next_cut",
@@ -396,6 +396,6 @@ PRICE_BUGS = {
         "_combined",
         "template=max(bound.template for bound in bounds)",
         "",
-        ("settings/test_alternatives.py",),
+        ("setup/settings/test_alternatives.py",),
     ),
 }

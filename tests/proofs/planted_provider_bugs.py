@@ -2,8 +2,8 @@
 
 from tests.proofs.bug import Bug
 
-_USAGE_TESTS = ("backends/anthropic/test_usage.py",)
-_ANSWER_TESTS = ("backends/anthropic/test_answer.py",)
+_USAGE_TESTS = ("providers/anthropic/test_usage.py",)
+_ANSWER_TESTS = ("providers/anthropic/test_answer.py",)
 _FALLBACK_TESTS = ("journeys/providers/test_fallback.py",)
 _BILLED_TO_END_TESTS = ("journeys/calls/test_billed_to_end.py",)
 _BILLING_RULE_TESTS = ("journeys/calls/test_billing_rules.py",)
@@ -13,13 +13,13 @@ PROVIDER_BUGS = {
         "ChatWire.read_whole",
         "len(deltas) == call.choices",
         "all(delta.finish for delta in deltas.values())",
-        ("api/chat/test_answer_types.py",),
+        ("faces/chat/test_answer_types.py",),
     ),
     "the seed of one completion is more than the backend accepts": Bug(
         "_part_call",
         "seed - part if exceeds else seed + part",
         "seed + part",
-        ("backends/test_fan_out.py",),
+        ("providers/test_fan_out.py",),
     ),
     "the stub of the first report is charged": Bug(
         "UsageReader._read",
@@ -31,7 +31,7 @@ PROVIDER_BUGS = {
         "Call.writes_cache_for_1h",
         "pricing.input_cache_write_1h >= pricing.input_cache_write",
         "pricing.input_cache_write_1h <= pricing.input_cache_write",
-        ("domain/test_reading_usage.py",),
+        ("core/test_reading_usage.py",),
     ),
     "a blocked prompt is charged the whole output limit": Bug(
         "GeminiAnswer._read",
@@ -161,49 +161,49 @@ PROVIDER_BUGS = {
         "PricesInForce.dearest",
         "return max(self.by_backend.values(), key=lambda pricing: hold_picousd(pricing, bounds))",
         "return next(iter(self.by_backend.values()))",
-        ("domain/test_routes.py",),
+        ("core/test_routes.py",),
     ),
     "the output bound goes where the server ignores it": Bug(
         "ChatWire.encode_request",
         "body[dialect.output_limit_field or call.output_limit_field] = call.output_tokens_max",
         "body[call.output_limit_field] = call.output_tokens_max",
-        ("backends/test_presets.py",),
+        ("providers/test_presets.py",),
     ),
     "a key in a file is read once": Bug(
         "KeyInFile.headers_for",
         "if version != self._version:",
         "if self._version is None:",
-        ("backends/test_credentials.py",),
+        ("providers/test_credentials.py",),
     ),
     "a stream that lost its usage is complete": Bug(
         "ChatStreamReader.end_body",
         "self._has_final_usage and all(self.finished) and not self.ended",
         "all(self.finished) and not self.ended",
-        ("backends/chat/test_answer_faults.py",),
+        ("providers/chat/test_answer_faults.py",),
     ),
     "a client's text counts against a backend": Bug(
         "_content_refusal",
         '_ACCOUNT_MESSAGES.match(error_message(body, secrets) or "")',
         '_ACCOUNT_MESSAGES.search(error_message(body, secrets) or "")',
-        ("backends/test_refusals.py",),
+        ("providers/test_refusals.py",),
     ),
     "an operator's billing limit is the client's fault": Bug(
         "_content_refusal",
         'error.get("code") in _ACCOUNT_CODES',
         "False",
-        ("backends/test_refusals.py",),
+        ("providers/test_refusals.py",),
     ),
     "the hidden prompt of Grok at Azure is not held": Bug(
         "presets:hidden_prompt_tokens",
         "max(by_name, preset.hidden_prompt_tokens)",
         "preset.hidden_prompt_tokens",
-        ("backends/test_presets.py",),
+        ("providers/test_presets.py",),
     ),
     "the texts of Bedrock's streams are delivered twice": Bug(
         "_by_stream_index",
         "not written or set(streamed) <= set(written)",
         "True",
-        ("backends/responses/test_answer.py",),
+        ("providers/responses/test_answer.py",),
     ),
     "searches of a paused answer are not held": Bug(
         "prompt_size:_web_searches",

@@ -13,12 +13,12 @@ from enum import StrEnum
 from typing import Any
 
 from tests.support.plain_backend import PlainBackend
-from tollkeeper.backends.chat.wire import ChatWire
-from tollkeeper.backends.failures import domain_error
-from tollkeeper.backends.port import AnswerReceiver
-from tollkeeper.backends.refusals import refusal
-from tollkeeper.backends.transport.http1 import HttpFailure
-from tollkeeper.domain.inference import Call
+from tollkeeper.core.inference import Call
+from tollkeeper.core.port import AnswerReceiver
+from tollkeeper.providers.chat.wire import ChatWire
+from tollkeeper.providers.failures import domain_error
+from tollkeeper.providers.refusals import refusal
+from tollkeeper.providers.transport.http1 import HttpFailure
 
 REFUSALS = (400, 429, 500, 503)
 PROXY_TIMEOUTS = (408, 502, 504, 524)

@@ -22,38 +22,28 @@ from tests.proofs.capped_accounts import random_caps
 from tests.proofs.memory_books import Books, cost_of
 from tests.proofs.memory_store import MemoryDatabase, MemoryExcesses, MemoryStore, NoPolicies
 from tests.proofs.seeded_loop import SeededLoop
-from tollkeeper.domain.access import (
-    KeyId,
-    KeyStatus,
-    OrganizationId,
-    ProjectCaller,
-    ProjectId,
-)
-from tollkeeper.domain.admission import (
-    RATE_UNITS_PER_REQUEST,
-    AccountState,
-    ProjectState,
-)
-from tollkeeper.domain.catalog import Model, TokenBounds
-from tollkeeper.domain.errors import TollkeeperError
-from tollkeeper.domain.excess import Excess
-from tollkeeper.domain.inference import Call
-from tollkeeper.domain.ledger import Hold, Mark, ResolutionKind
-from tollkeeper.domain.metering import Meter
-from tollkeeper.domain.pricing import Pricing
-from tollkeeper.domain.pricing import cost_of as price_of
-from tollkeeper.domain.prompt import Prompt
-from tollkeeper.domain.spend import Spend
-from tollkeeper.domain.usage import Usage
-from tollkeeper.services import batches as batches_module
-from tollkeeper.services.calls.admission import Admission
-from tollkeeper.services.calls.plans import Plan
-from tollkeeper.services.calls.tab import Tab
-from tollkeeper.services.ledger import holds as holds_module
-from tollkeeper.services.ledger import ledger as ledger_module
-from tollkeeper.services.ledger import overage_alerts as overage_alerts_module
-from tollkeeper.services.ledger.ledger import Ledger
-from tollkeeper.services.overload import OwnerCalls
+from tollkeeper.calls.admission import Admission
+from tollkeeper.calls.plans import Plan
+from tollkeeper.calls.tab import Tab
+from tollkeeper.core.access import KeyId, KeyStatus, OrganizationId, ProjectCaller, ProjectId
+from tollkeeper.core.catalog import Model, TokenBounds
+from tollkeeper.core.errors import TollkeeperError
+from tollkeeper.core.inference import Call
+from tollkeeper.core.metering import Meter
+from tollkeeper.core.pricing import Pricing
+from tollkeeper.core.pricing import cost_of as price_of
+from tollkeeper.core.prompt import Prompt
+from tollkeeper.core.runtime import batches as batches_module
+from tollkeeper.core.runtime.overload import OwnerCalls
+from tollkeeper.core.usage import Usage
+from tollkeeper.money.holds import ledger as ledger_module
+from tollkeeper.money.holds import service as holds_module
+from tollkeeper.money.holds.ledger import Ledger
+from tollkeeper.money.holds.rule import RATE_UNITS_PER_REQUEST, AccountState, ProjectState
+from tollkeeper.money.holds.spend import Spend
+from tollkeeper.money.holds.values import Hold, Mark, ResolutionKind
+from tollkeeper.money.overage import alerts as overage_alerts_module
+from tollkeeper.money.overage.rule import Excess
 
 PROCESSES = 2
 CALLS_MAX = 10

@@ -25,10 +25,10 @@ from tests.support.ledger import (
     settlement,
 )
 from tests.support.proof import Proof
-from tollkeeper.domain.errors import TollkeeperError, Unavailable
-from tollkeeper.domain.ledger import Hold
-from tollkeeper.embedded.postgres import EmbeddedPostgres
-from tollkeeper.storage.migrations import migrate
+from tollkeeper.core.errors import TollkeeperError, Unavailable
+from tollkeeper.database.migrations import migrate
+from tollkeeper.money.holds.values import Hold
+from tollkeeper.setup.embedded.postgres import EmbeddedPostgres
 
 pytestmark = pytest.mark.slow
 

@@ -13,13 +13,7 @@ import pytest
 
 from tests.support.databases import own_database
 from tests.support.large_books import fill_books
-from tests.support.ledger import (
-    LedgerTenant,
-    Process,
-    held,
-    running_process,
-    settlement,
-)
+from tests.support.ledger import LedgerTenant, Process, held, running_process, settlement
 from tests.support.ledger_months import OldBooks, this_month
 from tests.support.proof import Proof
 
@@ -34,8 +28,8 @@ _VERIFY = """
 import asyncio, sys
 from pathlib import Path
 from tests.support.ledger import make_database
-from tollkeeper.services.ledger.reconciliation import Reconciliation
-from tollkeeper.storage.verification import Ages
+from tollkeeper.money.unsettled.service import Reconciliation
+from tollkeeper.money.verification.store import Ages
 
 def kib(name):
     lines = Path("/proc/self/status").read_text().splitlines()

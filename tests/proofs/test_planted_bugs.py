@@ -126,7 +126,7 @@ def test_the_bugs_in_contributing_are_planted() -> None:
 @pytest.mark.usefixtures("only_long")
 def test_the_copy_is_what_is_tested(copy: Copy) -> None:
     with copy.changed({Path("tollkeeper/__init__.py"): "raise ZeroDivisionError\n"}):
-        assert "ZeroDivisionError" in copy.run_tests(("domain/test_pricing.py",)).stderr
+        assert "ZeroDivisionError" in copy.run_tests(("core/test_pricing.py",)).stderr
 
 
 @pytest.mark.usefixtures("only_long")

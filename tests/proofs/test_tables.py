@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from tests.support.tables import each
-from tollkeeper.domain.alerts import AlertState
+from tollkeeper.reports.alerts.rule import AlertState
 
 
 def test_every_row_runs_and_failed_ones_are_named() -> None:

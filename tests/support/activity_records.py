@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 
 from tests.support.books import MODEL, Books
-from tollkeeper.domain.activity import ActivityRecord, VerdictRecord
-from tollkeeper.domain.errors import Unavailable
-from tollkeeper.domain.usage import Usage
-from tollkeeper.services.calls.activity import Activity
-from tollkeeper.services.request_ids import new_request_id
-from tollkeeper.storage.database import Connection, Database, RoundTrips
+from tollkeeper.core.activity import ActivityRecord, VerdictRecord
+from tollkeeper.core.errors import Unavailable
+from tollkeeper.core.runtime.request_ids import new_request_id
+from tollkeeper.core.usage import Usage
+from tollkeeper.database.database import Connection, Database, RoundTrips
+from tollkeeper.reports.activity.service import Activity
 
 VERDICT = VerdictRecord(
     policy_id="pol_1",

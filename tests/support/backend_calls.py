@@ -10,21 +10,21 @@ from typing import Any
 
 import msgspec
 
-from tollkeeper.api.chat.prompt import read_prompt
-from tollkeeper.api.wire.chat import ChatRequest
-from tollkeeper.backends.config import BackendConfig
-from tollkeeper.backends.port import Backend, EventCollector
-from tollkeeper.backends.routing import RoutedBackend
-from tollkeeper.bootstrap.backends import backend_config
-from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.catalog import Model
-from tollkeeper.domain.declared_prices import pricing_from_declared
-from tollkeeper.domain.errors import TollkeeperError
-from tollkeeper.domain.inference import Batch, Call, Delta, Event, Opened, UsageReport
-from tollkeeper.domain.metering import Meter
-from tollkeeper.domain.prompt import CachingWish, Option, Prompt
-from tollkeeper.domain.usage import Usage, normalised
-from tollkeeper.settings import BackendSettings
+from tollkeeper.core.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.core.catalog import Model
+from tollkeeper.core.declared_prices import pricing_from_declared
+from tollkeeper.core.errors import TollkeeperError
+from tollkeeper.core.inference import Batch, Call, Delta, Event, Opened, UsageReport
+from tollkeeper.core.metering import Meter
+from tollkeeper.core.port import Backend, EventCollector
+from tollkeeper.core.prompt import CachingWish, Option, Prompt
+from tollkeeper.core.usage import Usage, normalised
+from tollkeeper.faces.chat.prompt import read_prompt
+from tollkeeper.faces.wire.chat import ChatRequest
+from tollkeeper.providers.config import BackendConfig
+from tollkeeper.providers.routing import RoutedBackend
+from tollkeeper.setup.backends import backend_config
+from tollkeeper.setup.settings import BackendSettings
 
 KEY = "upstream-secret-key"
 DEADLINE_S = 10.0

@@ -4,13 +4,13 @@ from dataclasses import dataclass, replace
 from typing import Any, LiteralString
 
 from tests.support.gateway import Gateway, Tenant
-from tollkeeper.bootstrap.services import Services
-from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.admission import ADMITTED, Decision
-from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
-from tollkeeper.domain.money import PICOUSD_PER_USD
-from tollkeeper.domain.pricing import Bounds, Pricing
-from tollkeeper.services.request_ids import new_request_id
+from tollkeeper.core.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.core.money import PICOUSD_PER_USD
+from tollkeeper.core.pricing import Bounds, Pricing
+from tollkeeper.core.runtime.request_ids import new_request_id
+from tollkeeper.money.holds.rule import ADMITTED, Decision
+from tollkeeper.money.holds.values import Hold, Resolution, ResolutionKind
+from tollkeeper.setup.services import Services
 
 USD = PICOUSD_PER_USD
 MODEL = "example/chat-small"

@@ -8,7 +8,7 @@ import pytest
 from tests.support.books import Books, open_books
 from tests.support.databases import own_database
 from tests.support.gateway import Gateway, Tenant, running_gateway
-from tollkeeper.settings import Settings
+from tollkeeper.setup.settings import Settings
 
 
 @pytest.fixture(scope="session")

@@ -23,12 +23,11 @@ from tests.support.ledger import (
     release,
     settlement,
 )
-from tollkeeper.domain.access import KeyId, ProjectId
-from tollkeeper.domain.admission import Refusal
-from tollkeeper.domain.caps import CapPeriod
-from tollkeeper.domain.ledger import Hold
-from tollkeeper.domain.views import CapUse
-from tollkeeper.services.ledger.caps import Caps
+from tollkeeper.core.access import KeyId, ProjectId
+from tollkeeper.money.caps.rule import CapPeriod, CapUse
+from tollkeeper.money.caps.service import Caps
+from tollkeeper.money.holds.rule import Refusal
+from tollkeeper.money.holds.values import Hold
 
 DAY, WEEK, MONTH, TOTAL = CapPeriod
 NOON = datetime(2026, 11, 17, 12, tzinfo=UTC)

@@ -3,7 +3,7 @@
 from copy import copy
 from typing import Any
 
-from tollkeeper.bootstrap.services import Services
+from tollkeeper.setup.services import Services
 
 
 def changed(services: Services, **replaced: Any) -> Services:

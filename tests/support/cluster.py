@@ -28,9 +28,9 @@ from tests.support.postgres_server import PostgresServer
 from tests.support.program import Program, Serving, serving
 from tests.support.scripted_gateway import ScriptedGateway, chat_body
 from tests.support.upstream import Peer, Upstream, chat
-from tollkeeper.bootstrap.services import Services
-from tollkeeper.domain.errors import Unavailable
-from tollkeeper.storage.migrations import migrate
+from tollkeeper.core.errors import Unavailable
+from tollkeeper.database.migrations import migrate
+from tollkeeper.setup.services import Services
 
 LEASE_S = 2
 # The timeout of an attempt, longer than a frozen or cut-off gateway can keep an account locked.
@@ -257,7 +257,7 @@ async def running_cluster(compiled: dict[str, str], *, gateways: int = 3) -> Asy
         installed = await stack.enter_async_context(
             installed_program(
                 folder, folder, f"postgresql://postgres@{postgres.address}/postgres", upstream,
-                compiled, changed_constants={"storage.processes.LEASE_S": LEASE_S}, server={"grace_s": 10},
+                compiled, changed_constants={"database.processes.LEASE_S": LEASE_S}, server={"grace_s": 10},
                 limits={"requests_per_minute": 1_000_000, "concurrency": 1000},
                 judge={"backend": "scripted", "model": _JUDGE},
             )

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from typer.main import get_command
 
-from tollkeeper.cli import main
+from tollkeeper.entry.commands import main
 
 _SHARED_OPTIONS = {"--config": 1, "--json": 0}
 _OWN_OPTIONS = ("--help", "--version", "--install-completion", "--show-completion")
@@ -56,7 +56,9 @@ def find_command(words: list[str]) -> tuple[Any, list[str]]:
     modules = {name: module for name, module, _ in main._COMMANDS}
     if words[0] not in modules:
         raise click.UsageError(f"{words[0]!r} is not a command of tollkeeper")
-    command: Any = get_command(importlib.import_module(f"tollkeeper.cli.{modules[words[0]]}").app)
+    command: Any = get_command(
+        importlib.import_module(f"tollkeeper.entry.commands.{modules[words[0]]}").app
+    )
     rest = words[1:]
     while rest and hasattr(command, "commands"):
         if rest[0] not in command.commands:

@@ -11,9 +11,9 @@ from tests.support import stripe_events as stripe
 from tests.support.console_site import ConsoleSite
 from tests.support.upstream import chat, reset_before_headers
 from tollkeeper.console.app import PERMISSIONS
-from tollkeeper.domain.caps import CapPeriod
-from tollkeeper.domain.people import Role
-from tollkeeper.services.ledger.stripe_events import read_event
+from tollkeeper.money.caps.rule import CapPeriod
+from tollkeeper.money.payments.stripe_events import read_event
+from tollkeeper.tenants.people import Role
 
 # The values of fields by their names.
 Fields = Mapping[str, str | FilePayload]

@@ -16,18 +16,18 @@ from tests.support.gateway import running_gateway
 from tests.support.judged_gateway import JudgedGateway, ScriptedJudge
 from tests.support.scripted_gateway import ScriptedGateway, eventually, scripted_settings
 from tests.support.upstream import Upstream, chat
-from tollkeeper.bootstrap import master_secret
-from tollkeeper.bootstrap.services import Services
 from tollkeeper.console.context import Finding, MachineChecks, ProbedReplica
 from tollkeeper.console.server import CONNECTIONS_MAX, ConsoleServer
 from tollkeeper.console.sessions import COOKIE, Sessions, token_digest
 from tollkeeper.console.start import create_console
-from tollkeeper.domain.people import Person
-from tollkeeper.domain.views import StandingAlert
-from tollkeeper.hosting.listeners import address_of, bind
-from tollkeeper.services.console_sessions import ConsoleSessions
-from tollkeeper.services.vault import Vault
-from tollkeeper.settings import Settings
+from tollkeeper.console.stored_sessions import ConsoleSessions
+from tollkeeper.core.runtime.vault import Vault
+from tollkeeper.http.listeners import address_of, bind
+from tollkeeper.reports.alerts.rule import StandingAlert
+from tollkeeper.setup import master_secret
+from tollkeeper.setup.services import Services
+from tollkeeper.setup.settings import Settings
+from tollkeeper.tenants.people import Person
 
 TOKEN = "tko_for-tests"
 

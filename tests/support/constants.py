@@ -13,7 +13,7 @@ from unittest.mock import patch
 @contextmanager
 def constants(changes: Mapping[str, Any]) -> Iterator[None]:
     """Changes constants, which are named by their path below `tollkeeper`. For a class, a dict changes the
-    defaults of its fields: `{"bootstrap.backends.BackendConfig": {"failures_to_eject": 1}}`."""
+    defaults of its fields: `{"setup.backends.BackendConfig": {"failures_to_eject": 1}}`."""
     with ExitStack() as stack:
         for name, value in changes.items():
             path = f"tollkeeper.{name}"
@@ -42,4 +42,4 @@ def constants_path(folder: Path, changes: Mapping[str, Any]) -> str:
 
 
 def backend_constants(**values: Any) -> dict[str, Any]:
-    return {"bootstrap.backends.BackendConfig": values}
+    return {"setup.backends.BackendConfig": values}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tollkeeper.embedded.postgres_folders import MANAGED_FOLDER
+from tollkeeper.setup.embedded.postgres_folders import MANAGED_FOLDER
 
 _LOCATION = "postgres.location"
 MEMORY = Path("/dev/shm")

@@ -7,7 +7,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from tollkeeper.storage.sessions import CONVENTIONS
+from tollkeeper.database.sessions import CONVENTIONS
 
 # Where the program's sessions find functions and tables: first in the schema of the clock, if the database
 # has one.

@@ -8,7 +8,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tollkeeper.storage.migrations import migrate
+from tollkeeper.database.migrations import migrate
 
 # The template of every separate database: a copy takes a tenth of the time of the migrations.
 _TEMPLATE = "migrated_template"

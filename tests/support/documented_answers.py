@@ -15,13 +15,13 @@ from weakref import WeakKeyDictionary
 import jsonschema_rs
 import pytest
 
-from tollkeeper.api.app import App
-from tollkeeper.api.http.envelope import render_error
-from tollkeeper.api.openapi import HeaderNames, document
-from tollkeeper.api.routes import EXTENSION_ROUTES, ROUTES
-from tollkeeper.domain.errors import TollkeeperError
-from tollkeeper.hosting.http_exchange import HttpExchange
-from tollkeeper.hosting.http_protocol import HttpConnection
+from tollkeeper.core.errors import TollkeeperError
+from tollkeeper.faces.app import App
+from tollkeeper.faces.openapi import HeaderNames, document
+from tollkeeper.faces.routes import EXTENSION_ROUTES, ROUTES
+from tollkeeper.http.envelope import render_error
+from tollkeeper.http.http_exchange import HttpExchange
+from tollkeeper.http.http_protocol import HttpConnection
 
 _ROUTES = ROUTES + EXTENSION_ROUTES
 # The limits of what is kept until the end of a test: further answers of one kind are not checked, and

@@ -14,11 +14,11 @@ from tests.support.gateway import running_gateway
 from tests.support.scripted_gateway import ScriptedGateway
 from tests.support.upstream import Upstream
 from tests.support.upstream import chat as scripted_chat
-from tollkeeper.embedded.engine import EmbeddedEngine, EngineOptions
-from tollkeeper.embedded.engine_address import EngineAddress
-from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
-from tollkeeper.settings import Settings
-from tollkeeper.settings.schema import EmbeddedSettings
+from tollkeeper.setup.embedded.engine import EmbeddedEngine, EngineOptions
+from tollkeeper.setup.embedded.engine_address import EngineAddress
+from tollkeeper.setup.embedded.packaged_model import PACKAGED_MODEL
+from tollkeeper.setup.settings import Settings
+from tollkeeper.setup.settings.schema import EmbeddedSettings
 
 
 def engine_options(**changes: Any) -> EngineOptions:

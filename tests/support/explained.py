@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from psycopg import pq
 
-from tollkeeper.storage.round_trips import BoundStatement, RoundTrips
+from tollkeeper.database.round_trips import BoundStatement, RoundTrips
 
 _EXPLAIN = b"EXPLAIN (ANALYZE, BUFFERS, VERBOSE, TIMING OFF, FORMAT JSON) "
 _EXPLAINABLE = ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")

@@ -29,7 +29,7 @@ async def two_gateways(
             url,
             upstream,
             compiled,
-            changed_constants={"storage.processes.LEASE_S": 1},
+            changed_constants={"database.processes.LEASE_S": 1},
         ) as installed,
         AsyncExitStack() as gateways,
     ):

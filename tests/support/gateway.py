@@ -10,27 +10,27 @@ from uuid import uuid4
 import httpx2
 
 from tests.support.http_client import http_client
-from tollkeeper.api.app import App
-from tollkeeper.bootstrap import build_app, running_services
-from tollkeeper.bootstrap.services import Services
-from tollkeeper.domain.access import (
+from tollkeeper.core.access import (
     ADMIN_PERMISSIONS,
     PROJECT_KEY_PERMISSIONS,
     KeyKind,
     OrganizationId,
     ProjectId,
 )
-from tollkeeper.domain.keys import mint_key
-from tollkeeper.embedded.engine_address import EngineAddress
-from tollkeeper.hosting.arrivals import fair_arrivals
-from tollkeeper.hosting.descriptors import http_limits
-from tollkeeper.hosting.http_server import HttpServer
-from tollkeeper.hosting.listeners import address_of, bind
-from tollkeeper.services.clock import Clock, unix_now
-from tollkeeper.settings import Settings
+from tollkeeper.core.runtime.clock import Clock, unix_now
+from tollkeeper.entry.descriptors import http_limits
+from tollkeeper.faces.app import App
+from tollkeeper.http.arrivals import fair_arrivals
+from tollkeeper.http.http_server import HttpServer
+from tollkeeper.http.listeners import address_of, bind
+from tollkeeper.setup import build_app, running_services
+from tollkeeper.setup.embedded.engine_address import EngineAddress
+from tollkeeper.setup.services import Services
+from tollkeeper.setup.settings import Settings
+from tollkeeper.tenants.keys import mint_key
 
 # Writes the same rows as the services for an organization, a project, two keys and a grant, but no
-# audit entries. `tests/services/tenants/test_created_rows.py` compares the rows.
+# audit entries. `tests/tenants/test_created_rows.py` compares the rows.
 _CREATE_TENANT: LiteralString = """
     WITH new_organization AS (
         INSERT INTO organizations (id, name, created_at)

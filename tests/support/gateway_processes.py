@@ -16,8 +16,8 @@ from tests.support.gateway import Gateway
 from tests.support.program import Program, Serving, serving
 from tests.support.scripted_gateway import ScriptedGateway, scripted_settings
 from tests.support.upstream import Upstream
-from tollkeeper.bootstrap import running_services
-from tollkeeper.bootstrap.services import Services
+from tollkeeper.setup import running_services
+from tollkeeper.setup.services import Services
 
 _SECTIONS = ("server", "operator", "ledger", "limits", "database", "judge")
 

@@ -16,8 +16,8 @@ import httpx2
 from bench.ports import free_port
 
 from tests.support.console_site import ConsoleSite, serving_console
-from tollkeeper.bootstrap.services import Services
-from tollkeeper.settings import Settings
+from tollkeeper.setup.services import Services
+from tollkeeper.setup.settings import Settings
 
 _START_S = 60
 _ROLES = {"admins": "owner", "daily": "operator", "readers": "viewer", "tenants": "organization"}

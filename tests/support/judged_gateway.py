@@ -16,19 +16,10 @@ from uuid import UUID, uuid4
 import httpx2
 
 from tests.support.scripted_gateway import ScriptedGateway, eventually, scripted_gateway
-from tests.support.upstream import (
-    USAGE,
-    Peer,
-    Received,
-    Upstream,
-    Verb,
-    answer,
-    chat,
-    completion,
-)
-from tollkeeper.backends.health import EjectionRule, ReplicaHealth
-from tollkeeper.backends.routing import RoutedBackend
-from tollkeeper.domain.policy import (
+from tests.support.upstream import USAGE, Peer, Received, Upstream, Verb, answer, chat, completion
+from tollkeeper.core.views import ActivityEntry
+from tollkeeper.policies import store as storage
+from tollkeeper.policies.policy import (
     Direction,
     Mode,
     Policy,
@@ -37,8 +28,8 @@ from tollkeeper.domain.policy import (
     Rule,
     Scope,
 )
-from tollkeeper.domain.views import ActivityEntry
-from tollkeeper.storage import policies as storage
+from tollkeeper.providers.health import EjectionRule, ReplicaHealth
+from tollkeeper.providers.routing import RoutedBackend
 
 JUDGE_MODEL = "the-judge"
 LIKELY = 9000
@@ -271,7 +262,7 @@ async def judged_gateway(
             backends=backends,
             judge={"backend": "judge", "model": JUDGE_MODEL, **settings},
             changed_constants={
-                "bootstrap.backends.JudgeConfig": window,
+                "setup.backends.JudgeConfig": window,
                 **changes.pop("changed_constants", {}),
             },
             **changes,

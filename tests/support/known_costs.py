@@ -6,7 +6,7 @@ from typing import Any
 import httpx2
 
 from tests.support.gateway import Gateway, Tenant
-from tollkeeper.domain.access import KeyId, ProjectId
+from tollkeeper.core.access import KeyId, ProjectId
 
 DAY_S = 86400
 FIRST_DAY = 20_000

@@ -6,10 +6,10 @@ from typing import LiteralString
 from uuid import UUID
 
 from tests.support.ledger import LedgerTenant
-from tollkeeper.storage import activity_partitions
-from tollkeeper.storage.activity_partitions import DAILY_TABLES
-from tollkeeper.storage.database import Connection
-from tollkeeper.storage.rollups import ROLL_UP_ACTIVITY, ROLL_UP_VERDICTS
+from tollkeeper.database.database import Connection
+from tollkeeper.reports.activity import partitions as activity_partitions
+from tollkeeper.reports.activity.partitions import DAILY_TABLES
+from tollkeeper.reports.rollups import ROLL_UP_ACTIVITY, ROLL_UP_VERDICTS
 
 POLICY = "pol_asked_often"
 MODELS = ("example/small", "example/large", "example/vision")

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import LiteralString
 
 from tests.support.ledger import LedgerTenant, another_project, make_tenant
-from tollkeeper.domain.months import Month
-from tollkeeper.storage.database import Database
-from tollkeeper.storage.watched_connection import allow_long_statements
+from tollkeeper.core.months import Month
+from tollkeeper.database.database import Database
+from tollkeeper.database.watched_connection import allow_long_statements
 
 # Every hold is 10. The costs are 0 (released) to 11 (an overage of 1), in turn.
 _COSTS = 12

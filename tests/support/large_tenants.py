@@ -2,7 +2,7 @@
 
 from typing import LiteralString
 
-from tollkeeper.storage.database import Connection
+from tollkeeper.database.database import Connection
 
 
 async def fill_tenants(connection: Connection, *, organizations: int, policies_each: int) -> None:

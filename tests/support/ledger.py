@@ -12,19 +12,18 @@ from uuid import UUID, uuid4
 import psycopg
 from msgspec.structs import replace
 
-from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.admission import Decision, DefaultLimits
-from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
-from tollkeeper.domain.pricing import Bounds, Pricing, hold_picousd
-from tollkeeper.services.ledger.excesses import Excesses
-from tollkeeper.services.ledger.ledger import Ledger
-from tollkeeper.services.policies.directory import PolicyDirectory
-from tollkeeper.services.request_ids import new_request_id
-from tollkeeper.storage import processes, project_keys
-from tollkeeper.storage.database import Connection, Database
-from tollkeeper.storage.ledger_store import LedgerStore
-from tollkeeper.storage.resolutions import lock_account_rows
-from tollkeeper.storage.verification import (
+from tollkeeper.core.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.core.pricing import Bounds, Pricing, hold_picousd
+from tollkeeper.core.runtime.request_ids import new_request_id
+from tollkeeper.database import processes
+from tollkeeper.database.account_locks import lock_account_rows
+from tollkeeper.database.database import Connection, Database
+from tollkeeper.money.holds.ledger import Ledger
+from tollkeeper.money.holds.rule import Decision, DefaultLimits
+from tollkeeper.money.holds.store import LedgerStore
+from tollkeeper.money.holds.values import Hold, Resolution, ResolutionKind
+from tollkeeper.money.overage.service import Excesses
+from tollkeeper.money.verification.store import (
     INVARIANTS,
     ROWS,
     SUMS,
@@ -33,6 +32,8 @@ from tollkeeper.storage.verification import (
     find_closed_range,
     find_in_slice,
 )
+from tollkeeper.policies.directory import PolicyDirectory
+from tollkeeper.tenants import project_keys_store as project_keys
 
 MODEL = "example/chat"
 LIMITS = DefaultLimits(requests_per_minute=1_000_000, concurrency=100_000)

@@ -13,7 +13,7 @@ from tests.support.ledger import (
     make_process,
     running_process,
 )
-from tollkeeper.storage.database import Database
+from tollkeeper.database.database import Database
 
 
 @pytest.fixture(scope="session")

@@ -15,14 +15,14 @@ from tests.support.ledger import (
     release,
     settlement,
 )
-from tollkeeper.domain.ledger import Hold
-from tollkeeper.domain.months import RANDOM_BITS, Month, request_id
-from tollkeeper.services.clock import unix_now
-from tollkeeper.services.ledger.bulk_resolution import BulkResolution
-from tollkeeper.services.ledger.months import Export, LedgerMonths, month_at
-from tollkeeper.services.ledger.reconciliation import Reconciliation
-from tollkeeper.storage import ledger_months
-from tollkeeper.storage.verification import Ages
+from tollkeeper.core.months import RANDOM_BITS, Month, request_id
+from tollkeeper.core.runtime.clock import unix_now
+from tollkeeper.money.holds.values import Hold
+from tollkeeper.money.months import store as ledger_months
+from tollkeeper.money.months.service import Export, LedgerMonths, month_at
+from tollkeeper.money.unsettled.bulk_resolution import BulkResolution
+from tollkeeper.money.unsettled.service import Reconciliation
+from tollkeeper.money.verification.store import Ages
 
 _MS_PER_DAY = 86_400_000
 

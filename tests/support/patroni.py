@@ -24,7 +24,7 @@ from bench.ports import free_port
 
 from tests.support.postgres_server import PostgresServer, server_account
 from tests.support.program import eventually
-from tollkeeper.embedded.postgres_programs import find_programs
+from tollkeeper.setup.embedded.postgres_programs import find_programs
 
 _PACKAGES = {"patroni": "patroni", "patronictl": "patroni", "etcd": "etcd-server"}
 # Patroni's smallest values, so that a failover takes seconds and not half a minute.

@@ -1,7 +1,7 @@
 """Contains the parts that backends in tests share: everything except `answer`."""
 
-from tollkeeper.backends.port import BackendHealth
-from tollkeeper.domain.inference import Call
+from tollkeeper.core.inference import Call
+from tollkeeper.core.port import BackendHealth
 
 
 class PlainBackend:

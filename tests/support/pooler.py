@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.journeys.clients.debian import debian_program
 from tests.support.data_folders import data_folder
-from tollkeeper.embedded.postgres_account import ensure_account
+from tollkeeper.setup.embedded.postgres_account import ensure_account
 
 _START_WITHIN_S = 20
 _CONFIG = """

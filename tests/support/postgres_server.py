@@ -10,8 +10,8 @@ import psycopg
 from bench.ports import free_port
 
 from tests.support.program import eventually
-from tollkeeper.embedded.postgres_account import Account, ensure_account
-from tollkeeper.embedded.postgres_programs import find_programs
+from tollkeeper.setup.embedded.postgres_account import Account, ensure_account
+from tollkeeper.setup.embedded.postgres_programs import find_programs
 
 _WITHIN_S = 120
 

@@ -25,4 +25,4 @@ def workers_of(
     process: psutil.Process | psutil.Popen, *, recursive: bool = False
 ) -> list[psutil.Process]:
     """Returns the workers of a gateway."""
-    return children_of(process, lambda line: "tollkeeper.worker" in line, recursive=recursive)
+    return children_of(process, lambda line: "tollkeeper.entry.worker" in line, recursive=recursive)

@@ -7,14 +7,14 @@ from shutil import copytree, ignore_patterns
 
 import tollkeeper
 from tests.support.program import Program
-from tollkeeper.storage.revisions import code_revision
+from tollkeeper.database.revisions import code_revision
 
 _PACKAGE = Path(tollkeeper.__file__).parent
 
 
 @dataclass(frozen=True)
 class Migration:
-    """Describes a migration, and writes it as a file for `storage/migrations/versions`."""
+    """Describes a migration, and writes it as a file for `database/migrations/versions`."""
 
     revision: str
     compatible_from: str

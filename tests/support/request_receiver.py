@@ -3,10 +3,10 @@
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
-from tollkeeper.api.http.envelope import HeadersTooLarge
-from tollkeeper.domain.errors import InvalidRequest
-from tollkeeper.hosting.http_exchange import HttpExchange
-from tollkeeper.hosting.request_parser import KnownHeaders, RequestParser
+from tollkeeper.core.errors import InvalidRequest
+from tollkeeper.http.envelope import HeadersTooLarge
+from tollkeeper.http.http_exchange import HttpExchange
+from tollkeeper.http.request_parser import KnownHeaders, RequestParser
 
 
 @dataclass

@@ -18,12 +18,12 @@ from tests.support.gateway import Gateway, Tenant, running_gateway
 from tests.support.http_client import http_client
 from tests.support.ledger import differences
 from tests.support.upstream import USAGE, Upstream, Verb, chat
-from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.catalog import DEFAULT_TOKEN_BOUNDS
-from tollkeeper.domain.estimate import estimate_tokens
-from tollkeeper.domain.views import ActivityEntry
-from tollkeeper.services.clock import Clock, unix_now
-from tollkeeper.settings import Settings
+from tollkeeper.core.access import OrganizationId
+from tollkeeper.core.catalog import DEFAULT_TOKEN_BOUNDS
+from tollkeeper.core.estimate import estimate_tokens
+from tollkeeper.core.runtime.clock import Clock, unix_now
+from tollkeeper.core.views import ActivityEntry
+from tollkeeper.setup.settings import Settings
 
 MODEL = "example/chat"
 PROMPT_PRICE = 200_000  # In picousd per token.
@@ -354,7 +354,7 @@ async def scripted_gateway(
 ) -> AsyncIterator[ScriptedGateway]:
     """Runs a gateway. `urls` are the backend's replicas, by default only the upstream. `drain_s` is how long
     the gateway reads an answer after its client has disconnected."""
-    changed = {"bootstrap.calls.DRAIN_S": drain_s, **(changed_constants or {})}
+    changed = {"setup.calls.DRAIN_S": drain_s, **(changed_constants or {})}
     settings = scripted_settings(data_dir, *(urls or (upstream.url,)), **changes)
     async with AsyncExitStack() as stack:
         stack.enter_context(constants(changed))

@@ -9,7 +9,7 @@ import signal
 import sys
 from types import FrameType
 
-from tollkeeper.cli.main import main
+from tollkeeper.entry.commands.main import main
 
 REACHED = "the moment was reached"
 

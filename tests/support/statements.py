@@ -16,11 +16,11 @@ from typing import Final
 
 from psycopg import sql
 
-import tollkeeper.storage
-from tollkeeper.domain.months import Month
-from tollkeeper.domain.traffic import TimeRange
+import tollkeeper
+from tollkeeper.core.months import Month
+from tollkeeper.reports.traffic.rule import TimeRange
 
-_PACKAGE = Path(tollkeeper.storage.__file__).parent
+_SOURCE = Path(tollkeeper.__file__).parent
 _CALLS: Final = {"execute": 0, "copy": 0, "Statement": 1}
 _MONTH = Month(2026, 1)
 # By function: the parts of statements that depend on the function's arguments. Each local name has
@@ -28,19 +28,19 @@ _MONTH = Month(2026, 1)
 _NAMED_KINDS = ("ORGANIZATIONS", "PROJECTS", "PROJECT_KEYS", "ADMIN_KEYS")
 _SORTS = ("None", "Sort(SortKey.COST)", "Sort(SortKey.DURATION, ascending=True)")
 _CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
-    "activity.find_newest": {"filters": ("None", "' AND '.join(_FILTERS.values())")},
-    "activity_pages.find_in_steps": {"condition": ("'true' + _BEFORE",), "sort": _SORTS},
-    "activity_pages.find_judged": {
+    "reports.activity.store.find_newest": {"filters": ("None", "' AND '.join(_FILTERS.values())")},
+    "reports.activity.pages.find_in_steps": {"condition": ("'true' + _BEFORE",), "sort": _SORTS},
+    "reports.activity.pages.find_judged": {
         "statement": (
             "_FIND_JUDGED.format(matched='', before=_BEFORE)",
             "_FIND_JUDGED.format(matched='AND matched', before='')",
         )
     },
-    "activity_pages.find_at": {
+    "reports.activity.pages.find_at": {
         "condition": ("'organization_id = %(organization)s'",),
         "sort": _SORTS,
     },
-    "activity_partitions.add_day": {
+    "reports.activity.partitions.add_day": {
         "statement": ("_ADD_DAY[0]", "_ADD_DAY[1]", "_ADD_DAY[2]", "_ADD_DAY[3]"),
         "names": (
             (
@@ -49,28 +49,32 @@ _CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
             ),
         ),
     },
-    "activity_partitions.drop_day": {"table": ("ACTIVITY",), "day": ("date(2026, 1, 1)",)},
-    "activity_partitions.delete_from_default": {"table": ("ACTIVITY",)},
-    "admin_keys.find_page": {"comparison": ("'<'",), "direction": ("'DESC'",)},
-    "audit.find_page": {"where": ("''", "'WHERE organization_id = %s'")},
-    "caps.write_account_cap": {"statement": ("_WRITE_ACCOUNT_CAP", "_WRITE_PROJECT_CAP")},
-    "close_proof.find_close_differences": {"query": ("_TOTALS", "_LINES", "_UNRESOLVED")},
-    "compatibility.read_schema_state": {"row": ("(1, None)", "(1, 1)")},
-    "fence._write": {"statement": ("_MARK", "_ACCEPT")},
-    "ledger_export.stream_csv": {"query": ("_EXPORT.format(first='NULL', end_id='NULL')",)},
-    "ledger_months.drop_month": {"month": ("MONTH",)},
-    "ledger_months.seal_month": {"month": ("MONTH",)},
-    "ledger_months.find_unresolved": {"query": ("'SELECT r.organization_id' + _UNRESOLVED",)},
-    "ledger_months.stream_close_rows": {"query": ("_TOTALS_AS_TEXT", "_LINES_AS_TEXT")},
-    "names.find": {"kind": _NAMED_KINDS},
-    "names.find_in_use": {"kind": _NAMED_KINDS},
-    "names.rename": {"kind": _NAMED_KINDS},
-    "names.find_names": {
+    "reports.activity.partitions.drop_day": {"table": ("ACTIVITY",), "day": ("date(2026, 1, 1)",)},
+    "reports.activity.partitions.delete_from_default": {"table": ("ACTIVITY",)},
+    "tenants.admin_keys_store.find_page": {"comparison": ("'<'",), "direction": ("'DESC'",)},
+    "tenants.audit.store.find_page": {"where": ("''", "'WHERE organization_id = %s'")},
+    "money.caps.store.write_account_cap": {
+        "statement": ("_WRITE_ACCOUNT_CAP", "_WRITE_PROJECT_CAP")
+    },
+    "money.months.close_proof.find_close_differences": {
+        "query": ("_TOTALS", "_LINES", "_UNRESOLVED")
+    },
+    "database.compatibility.read_schema_state": {"row": ("(1, None)", "(1, 1)")},
+    "database.fence._write": {"statement": ("_MARK", "_ACCEPT")},
+    "money.months.export.stream_csv": {"query": ("_EXPORT.format(first='NULL', end_id='NULL')",)},
+    "money.months.store.drop_month": {"month": ("MONTH",)},
+    "money.months.store.seal_month": {"month": ("MONTH",)},
+    "money.months.store.find_unresolved": {"query": ("'SELECT r.organization_id' + _UNRESOLVED",)},
+    "money.months.store.stream_close_rows": {"query": ("_TOTALS_AS_TEXT", "_LINES_AS_TEXT")},
+    "tenants.names_store.find": {"kind": _NAMED_KINDS},
+    "tenants.names_store.find_in_use": {"kind": _NAMED_KINDS},
+    "tenants.names_store.rename": {"kind": _NAMED_KINDS},
+    "tenants.names_store.find_names": {
         "kinds": ("'SELECT id::text, name FROM organizations WHERE id = ANY (%(ids)s)'",),
         "policies": ("'SELECT id, name FROM policies WHERE id = ANY (%(policies)s)'",),
     },
-    "sums.find_costs_by_hour": {"condition": ("'project_id = ANY (%(project_id)s)'",)},
-    "sums.read": {
+    "reports.sums.find_costs_by_hour": {"condition": ("'project_id = ANY (%(project_id)s)'",)},
+    "reports.sums.read": {
         "statement": (
             "_statement(MONEY, filters(_OF_ALL)[0], ('day', 'project_id'), ('amount',))",
             "_statement(MONEY_OF_ALL, 'true', ('organization_id', 'day'), ('amount',))",
@@ -82,12 +86,16 @@ _CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
             "_statement(VERDICTS, filters(_OF_ALL)[0], ('policy_id',), ('unanswered',))",
         )
     },
-    "sums.sum_unsettled": {"condition": ("'api_key_id = ANY (%(api_key_id)s)'",)},
-    "verification.find_in_slice": {"query": ("*",)},
-    "watched_connection.allow_long_statements": {"minutes": ("5",)},
+    "reports.sums.sum_unsettled": {"condition": ("'api_key_id = ANY (%(api_key_id)s)'",)},
+    "money.verification.store.find_in_slice": {"query": ("*",)},
+    "database.watched_connection.allow_long_statements": {"minutes": ("5",)},
 }
 # These classes only pass on the statements of others, or set up a session.
-_NO_STATEMENTS = {"database.Database", "round_trips.RoundTrips", "round_trips.run_alone"}
+_NO_STATEMENTS = {
+    "database.database.Database",
+    "database.round_trips.RoundTrips",
+    "database.round_trips.run_alone",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +112,24 @@ class Found:
 
 def all_statements() -> list[Found]:
     found: list[Found] = []
-    for path in sorted(_PACKAGE.glob("*.py")):
-        module = importlib.import_module(f"tollkeeper.storage.{path.stem}")
+    for path in _files_with_statements():
+        place = ".".join(path.relative_to(_SOURCE).with_suffix("").parts)
+        module = importlib.import_module(f"tollkeeper.{place}")
         for name, expression in _expressions(ast.parse(path.read_text())):
-            whole = f"{path.stem}.{name}"
+            whole = f"{place}.{name}"
             if whole not in _NO_STATEMENTS:
                 found += [Found(whole, text) for text in _texts(module, whole, expression)]
     return found
+
+
+def _files_with_statements() -> list[Path]:
+    """Every file of a room that may use the database, except services: they only call stores."""
+    return sorted(
+        path
+        for room in ("console", "database", "money", "policies", "reports", "tenants")
+        for path in (_SOURCE / room).rglob("*.py")
+        if "migrations" not in path.parts
+    )
 
 
 def _expressions(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:

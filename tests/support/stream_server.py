@@ -8,7 +8,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import Self
 
-from tollkeeper.hosting.listeners import stop_listening
+from tollkeeper.http.listeners import stop_listening
 
 Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

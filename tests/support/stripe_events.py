@@ -5,7 +5,7 @@ import secrets
 from importlib import import_module
 from typing import Any
 
-from tollkeeper.services.ledger.stripe_events import ORGANIZATION_KEY
+from tollkeeper.money.payments.stripe_events import ORGANIZATION_KEY
 
 SECRET = "whsec_for_tests"
 

@@ -10,17 +10,17 @@ from types import ModuleType
 
 import rich.table
 
-import tollkeeper.settings
-from tollkeeper.bootstrap import calls, database, services
-from tollkeeper.cli import admin_key, organization, policy, project, project_key
-from tollkeeper.cli.main import main
-from tollkeeper.storage import schema
+import tollkeeper.setup.settings
+from tollkeeper.database import schema
+from tollkeeper.entry.commands import admin_key, organization, policy, project, project_key
+from tollkeeper.entry.commands.main import main
+from tollkeeper.setup import calls, database, services
 
 # The modules that the template process imports before it is forked.
 _PRELOADED: tuple[ModuleType, ...] = (
     *(admin_key, organization, policy, project, project_key),
     # Modules that commands import when they run.
-    *(tollkeeper.settings, calls, database, services, schema, rich.table),
+    *(tollkeeper.setup.settings, calls, database, services, schema, rich.table),
 )
 
 _context = multiprocessing.get_context("forkserver")

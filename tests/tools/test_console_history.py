@@ -7,8 +7,8 @@ from tools.console_history import write_history
 
 from tests.support.databases import own_database
 from tests.support.scripted_gateway import scripted_settings
-from tollkeeper.bootstrap import running_services
-from tollkeeper.services.ledger.bulk_resolution import BulkAction
+from tollkeeper.money.unsettled.bulk_resolution import BulkAction
+from tollkeeper.setup import running_services
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-from tollkeeper.embedded.postgres import EmbeddedPostgres
+from tollkeeper.setup.embedded.postgres import EmbeddedPostgres
 
 # How long the database stays down during a restart.
 _DEAD_FOR_S = 2

@@ -31,10 +31,10 @@ from bench.billing.scenarios import Scenario
 from bench.billing.trials import CARD, Client, OnTrial, Trial, TrialBooks, ask, processes_of
 from bench.billing.truth import PRICES
 from bench.gateway import make_tenants
-from tollkeeper.bootstrap import running_services
-from tollkeeper.domain.access import PROJECT_KEY_PERMISSIONS
-from tollkeeper.settings import load_settings
-from tollkeeper.storage.migrations import migrate
+from tollkeeper.core.access import PROJECT_KEY_PERMISSIONS
+from tollkeeper.database.migrations import migrate
+from tollkeeper.setup import running_services
+from tollkeeper.setup.settings import load_settings
 
 _PICO = Decimal(10) ** 12
 # The scenarios that tollkeeper does not book exactly, or whose unknown cost it does not mark, and why.

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Concatenate, Generic, ParamSpec, TypeVar
 
-from tollkeeper.domain.people import Role
+from tollkeeper.tenants.people import Role
 
 # What the action needs: `Services`, or `AnyServices` if an organization's users may use it, too.
 S = TypeVar("S")

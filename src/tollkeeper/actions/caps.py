@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tollkeeper.actions.action import WORK, Action
-from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.caps import CapPeriod
+from tollkeeper.core.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.money.caps.rule import CapPeriod
 
 if TYPE_CHECKING:
-    from tollkeeper.bootstrap.services import Services
-    from tollkeeper.domain.views import CapUse
+    from tollkeeper.money.caps.rule import CapUse
+    from tollkeeper.setup.services import Services
 
 
 async def _set(

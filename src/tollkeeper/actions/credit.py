@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from tollkeeper.actions.action import WORK, Action, Question
-from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.money import exact_usd
-from tollkeeper.domain.payments import GrantKind
+from tollkeeper.core.access import OrganizationId
+from tollkeeper.core.money import exact_usd
+from tollkeeper.money.payments.rule import GrantKind
 
 if TYPE_CHECKING:
-    from tollkeeper.bootstrap.services import Services
-    from tollkeeper.services.ledger.accounts import Grant
+    from tollkeeper.money.credit.service import Grant
+    from tollkeeper.setup.services import Services
 
 
 async def _grant(

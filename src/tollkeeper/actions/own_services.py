@@ -7,12 +7,12 @@ So a page that forgets to filter by organization gets an error instead of anothe
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
 
-from tollkeeper.bootstrap.services import Services
-from tollkeeper.domain.access import OrganizationId, ProjectId
-from tollkeeper.domain.errors import NotFound, PermissionDenied
-from tollkeeper.domain.organization import Organization, ProjectKey
-from tollkeeper.domain.policy import Policy, Rule
-from tollkeeper.services.tenants.idempotency import IdempotentRequest
+from tollkeeper.core.access import OrganizationId, ProjectId
+from tollkeeper.core.errors import NotFound, PermissionDenied
+from tollkeeper.policies.policy import Policy, Rule
+from tollkeeper.setup.services import Services
+from tollkeeper.tenants.idempotency import IdempotentRequest
+from tollkeeper.tenants.organization import Organization, ProjectKey
 
 P = ParamSpec("P")
 Id = TypeVar("Id")

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tollkeeper.actions.action import WORK_OWN, Action
-from tollkeeper.domain.access import ProjectId
+from tollkeeper.core.access import ProjectId
 
 if TYPE_CHECKING:
     from tollkeeper.actions.own_services import AnyServices
-    from tollkeeper.domain.organization import ProjectKey
+    from tollkeeper.tenants.organization import ProjectKey
 
 
 async def _create(

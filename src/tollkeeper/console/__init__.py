@@ -1,2 +1,4 @@
-"""Serves the web console. The console's pages use the same services as the API and the
-commands."""
+"""The web console: pages, forms, sign-in and who may do what there.
+
+No SQL but its own sessions', and no rules about money or policies: pages call services.
+"""

@@ -4,8 +4,8 @@ from decimal import Decimal, localcontext
 
 from markupsafe import Markup
 
-from tollkeeper.domain import money
-from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.core import money
+from tollkeeper.core.money import usd_from_picousd
 
 # For a missing value.
 DASH = "\u2013"

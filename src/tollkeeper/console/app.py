@@ -42,8 +42,8 @@ from tollkeeper.console.pages import (
 from tollkeeper.console.permissions import PUBLIC, Permissions
 from tollkeeper.console.rendering import render
 from tollkeeper.console.sessions import Session
-from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.core.access import OrganizationId
+from tollkeeper.core.errors import TollkeeperError
 
 # The headings of error pages, by status.
 _HEADINGS = {

@@ -15,12 +15,10 @@ from starlette.responses import RedirectResponse, Response
 
 from tollkeeper.actions.action import Access, Action, Prepared, Question
 from tollkeeper.actions.own_services import AnyServices
-from tollkeeper.bootstrap.services import Services
 from tollkeeper.console.context import console_of, services_of, session_of, whole_console
 from tollkeeper.console.forms import Form, Refused, read_form
 from tollkeeper.console.rendering import render, signed_notice
-from tollkeeper.domain.audit import Actor, ActorKind
-from tollkeeper.domain.errors import (
+from tollkeeper.core.errors import (
     InvalidRequest,
     NotFound,
     PermissionDenied,
@@ -29,7 +27,9 @@ from tollkeeper.domain.errors import (
     TollkeeperError,
     Unavailable,
 )
-from tollkeeper.services.audit import acting_as
+from tollkeeper.setup.services import Services
+from tollkeeper.tenants.audit.rule import Actor, ActorKind
+from tollkeeper.tenants.audit.service import acting_as
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from tollkeeper.domain.traffic import STEP_S, STEPS_PER_HOUR, StepCount, TimeRange
+from tollkeeper.reports.traffic.rule import STEP_S, STEPS_PER_HOUR, StepCount, TimeRange
 
 # The maximum number of bars in a chart over time.
 _BARS_MAX = 72

@@ -10,9 +10,9 @@ from starlette.requests import Request
 
 from tollkeeper.console.context import services_of
 from tollkeeper.console.forms import optional, organization_id
-from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.errors import NotFound
-from tollkeeper.domain.organization import Organization, ProjectKey
+from tollkeeper.core.access import OrganizationId
+from tollkeeper.core.errors import NotFound
+from tollkeeper.tenants.organization import Organization, ProjectKey
 
 # The query parameter of pages that show one organization, or filter by it.
 CHOSEN = "organization"

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 
 from tollkeeper.actions.own_services import AnyServices, OwnServices
-from tollkeeper.bootstrap.services import Services
 from tollkeeper.console.identity_provider import IdentityProvider
 from tollkeeper.console.sessions import Session, Sessions, WrongAttempts
-from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.errors import DeadlineExceeded, PermissionDenied, Unavailable
-from tollkeeper.domain.views import StandingAlert
-from tollkeeper.services.policies.judge import Judge, JudgeMeter
-from tollkeeper.services.vault import Vault
-from tollkeeper.settings import Settings
-from tollkeeper.settings.origins import SettingOrigin
+from tollkeeper.core.access import OrganizationId
+from tollkeeper.core.errors import DeadlineExceeded, PermissionDenied, Unavailable
+from tollkeeper.core.runtime.vault import Vault
+from tollkeeper.policies.judge.judge import Judge, JudgeMeter
+from tollkeeper.reports.alerts.rule import StandingAlert
+from tollkeeper.setup.services import Services
+from tollkeeper.setup.settings import Settings
+from tollkeeper.setup.settings.origins import SettingOrigin
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, QueryParams, UploadFile
 from starlette.requests import Request
 
-from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.allowed_models import checked_entries, require_matches
-from tollkeeper.domain.catalog import Model
-from tollkeeper.domain.errors import InvalidRequest, NotFound, TollkeeperError
-from tollkeeper.domain.money import picousd_from_usd
-from tollkeeper.domain.reports import TIME_MAX
-from tollkeeper.domain.traffic import StatusRange, TimeRange
+from tollkeeper.core.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.core.allowed_models import checked_entries, require_matches
+from tollkeeper.core.catalog import Model
+from tollkeeper.core.errors import InvalidRequest, NotFound, TollkeeperError
+from tollkeeper.core.money import picousd_from_usd
+from tollkeeper.core.reports import TIME_MAX
+from tollkeeper.reports.traffic.rule import StatusRange, TimeRange
 
 _FIELDS_MAX = 200
 # The parser's limit for one field, in bytes. No field reaches this limit, because

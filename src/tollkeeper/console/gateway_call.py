@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from tollkeeper.domain.errors import Unavailable
-from tollkeeper.settings import Settings
+from tollkeeper.core.errors import Unavailable
+from tollkeeper.setup.settings import Settings
 
 # The address to connect to if the gateway listens on all addresses.
 _LOOPBACK_OF_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, and not listened on

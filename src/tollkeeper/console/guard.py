@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tollkeeper.console.sessions import COOKIE, Sessions
 from tollkeeper.console.small_bodies import BodyTooLarge, BodyTooSlow, SmallBodies
-from tollkeeper.domain.errors import Unavailable
-from tollkeeper.services.request_ids import new_request_id_text
+from tollkeeper.core.errors import Unavailable
+from tollkeeper.core.runtime.request_ids import new_request_id_text
 
 # The limit for the body of a request with a session. `small_bodies` has the limit for all others.
 BODY_BYTES_MAX = 4 * 1024 * 1024

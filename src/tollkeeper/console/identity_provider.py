@@ -24,11 +24,11 @@ from joserfc.jwk import KeySet
 from joserfc.jws import JWSRegistry
 
 from tollkeeper.console.places import Places
-from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.errors import PermissionDenied, Unavailable
-from tollkeeper.domain.people import Person, Role
-from tollkeeper.services.clock import Clock
-from tollkeeper.settings.schema import SignInSettings
+from tollkeeper.core.access import OrganizationId
+from tollkeeper.core.errors import PermissionDenied, Unavailable
+from tollkeeper.core.runtime.clock import Clock
+from tollkeeper.setup.settings.schema import SignInSettings
+from tollkeeper.tenants.people import Person, Role
 
 # The deadline for all requests to the provider in one step.
 _DEADLINE_S = 10

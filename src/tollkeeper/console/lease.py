@@ -11,9 +11,9 @@ from uuid import uuid4
 
 import structlog
 
-from tollkeeper.domain.errors import StateConflict, TollkeeperError
-from tollkeeper.services.ledger.recovery import Lease
-from tollkeeper.storage.database import Database
+from tollkeeper.core.errors import StateConflict, TollkeeperError
+from tollkeeper.database.database import Database
+from tollkeeper.money.unsettled.recovery import Lease
 
 KIND = "console"
 _log = structlog.get_logger("tollkeeper.console")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from tollkeeper.domain.reports import DAY_S, DayRange
+from tollkeeper.core.reports import DAY_S, DayRange
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from tollkeeper.console.context import console_of
-from tollkeeper.domain.audit import Actor, ActorKind
-from tollkeeper.domain.payments import EventOutcome
-from tollkeeper.services.audit import acting_as
-from tollkeeper.services.ledger.stripe_events import read_event
+from tollkeeper.money.payments.rule import EventOutcome
+from tollkeeper.money.payments.stripe_events import read_event
+from tollkeeper.tenants.audit.rule import Actor, ActorKind
+from tollkeeper.tenants.audit.service import acting_as
 
 _log = structlog.get_logger("tollkeeper.console")
 # An unassigned payment is not logged, because a later event often names its organization.

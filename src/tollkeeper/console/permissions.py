@@ -8,8 +8,8 @@ from starlette.routing import Match, Route
 
 from tollkeeper.actions.action import OWNER, OWNER_OWN, READ, READ_OWN, WORK, WORK_OWN, Access
 from tollkeeper.actions.project_keys import PROJECT_KEY_CREATE
-from tollkeeper.domain.errors import NotFound, PermissionDenied
-from tollkeeper.domain.people import Person
+from tollkeeper.core.errors import NotFound, PermissionDenied
+from tollkeeper.tenants.people import Person
 
 # Routes that need no session.
 PUBLIC = frozenset(

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from starlette.requests import Request
 
-from tollkeeper.runtime.connection_limit import network_of
+from tollkeeper.core.runtime.connection_limit import network_of
 
 
 def network_of_client(request: Request) -> Hashable:

@@ -1,10 +1,10 @@
 """Reads the draft of a policy from a form. Texts have the same maximum lengths as in the API."""
 
 from tollkeeper.console.forms import Form, project_id
-from tollkeeper.domain.errors import InvalidRequest
-from tollkeeper.domain.percent import basis_points_of
-from tollkeeper.domain.policy import Direction, Mode, Rule, Scope, check_rule
-from tollkeeper.services.policies.trial import RULE_LENGTH_MAX
+from tollkeeper.core.errors import InvalidRequest
+from tollkeeper.core.percent import basis_points_of
+from tollkeeper.policies.policy import Direction, Mode, Rule, Scope, check_rule
+from tollkeeper.policies.trial.service import RULE_LENGTH_MAX
 
 _NAME_LENGTH_MAX = 80
 _DESCRIPTION_LENGTH_MAX = 240

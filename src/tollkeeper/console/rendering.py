@@ -23,11 +23,11 @@ from tollkeeper.console.chosen import CHOSEN, RECENT, recent_organization
 from tollkeeper.console.context import session_of, whole_console
 from tollkeeper.console.forms import Refused
 from tollkeeper.console.offered import Offered
-from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.people import Person
-from tollkeeper.domain.percent import percent_of
-from tollkeeper.domain.traffic import Latencies
-from tollkeeper.services.csv_text import csv_lines
+from tollkeeper.core.access import OrganizationId
+from tollkeeper.core.percent import percent_of
+from tollkeeper.core.runtime.csv_text import csv_lines
+from tollkeeper.reports.traffic.rule import Latencies
+from tollkeeper.tenants.people import Person
 
 _TEMPLATES = Path(__file__).parent / "templates"
 # Percentiles of fewer calls are not shown.

@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tollkeeper.backends.port import ReplicaReport
 from tollkeeper.console.context import ProbedReplica
-from tollkeeper.domain.traffic import BackendTraffic
-from tollkeeper.services.replica_reports import ProcessReport
+from tollkeeper.core.port import ReplicaReport
+from tollkeeper.reports.replicas.service import ProcessReport
+from tollkeeper.reports.traffic.rule import BackendTraffic
 
 
 @dataclass(frozen=True, slots=True)

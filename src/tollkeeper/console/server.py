@@ -17,8 +17,8 @@ import uvicorn
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from tollkeeper.runtime.connection_limit import ConnectionLimit, network_of
-from tollkeeper.settings import Settings
+from tollkeeper.core.runtime.connection_limit import ConnectionLimit, network_of
+from tollkeeper.setup.settings import Settings
 
 # The maximum number of open connections, if the process may open enough files.
 CONNECTIONS_MAX = 512

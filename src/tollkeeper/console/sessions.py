@@ -8,11 +8,11 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from tollkeeper.domain.people import Person, Role
-from tollkeeper.services.clock import Clock
-from tollkeeper.services.console_sessions import ConsoleSessions
-from tollkeeper.services.vault import Vault
-from tollkeeper.storage.console_sessions import StoredSession
+from tollkeeper.console.session_store import StoredSession
+from tollkeeper.console.stored_sessions import ConsoleSessions
+from tollkeeper.core.runtime.clock import Clock
+from tollkeeper.core.runtime.vault import Vault
+from tollkeeper.tenants.people import Person, Role
 
 COOKIE = "tollkeeper_console"
 TOKEN_PREFIX = "tko_"  # noqa: S105 - the beginning of every token

@@ -17,11 +17,11 @@ from tollkeeper.console.identity_provider import NoRole, PendingSignIn
 from tollkeeper.console.places import network_of_client
 from tollkeeper.console.rendering import render_outside
 from tollkeeper.console.sessions import COOKIE, TOKEN_HOLDER
-from tollkeeper.domain.audit import Actor, ActorKind
-from tollkeeper.domain.errors import NotFound, PermissionDenied, RateLimited, TollkeeperError
-from tollkeeper.domain.people import Person
-from tollkeeper.services.audit import acting_as
-from tollkeeper.services.console_sessions import SESSION_S
+from tollkeeper.console.stored_sessions import SESSION_S
+from tollkeeper.core.errors import NotFound, PermissionDenied, RateLimited, TollkeeperError
+from tollkeeper.tenants.audit.rule import Actor, ActorKind
+from tollkeeper.tenants.audit.service import acting_as
+from tollkeeper.tenants.people import Person
 
 _ADDRESS = re.compile(r"/(?![/\\])[^\s\\]{0,2000}")
 # The cookie with the encrypted PendingSignIn. Its SameSite attribute is Lax, because the browser

@@ -8,14 +8,6 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 
-from tollkeeper.bootstrap import (
-    master_secret,
-    running_judge,
-    running_services,
-    signature_check,
-)
-from tollkeeper.bootstrap.secrets import read_source
-from tollkeeper.bootstrap.services import Services
 from tollkeeper.console.app import build_console
 from tollkeeper.console.context import Console, MachineChecks, OpenJudge
 from tollkeeper.console.identity_provider import IdentityProvider
@@ -23,13 +15,16 @@ from tollkeeper.console.lease import held_lease
 from tollkeeper.console.replica_watch import ReplicaWatch
 from tollkeeper.console.server import CONNECTIONS_MAX, TakeSignals, serve
 from tollkeeper.console.sessions import WRONG_TOKENS_MAX, Sessions, WrongAttempts
-from tollkeeper.domain.errors import StateConflict
-from tollkeeper.services.clock import Clock
-from tollkeeper.services.console_sessions import ConsoleSessions
-from tollkeeper.services.vault import Vault
-from tollkeeper.settings import Settings, SettingsError
-from tollkeeper.settings.origins import setting_origins
-from tollkeeper.settings.schema import is_loopback
+from tollkeeper.console.stored_sessions import ConsoleSessions
+from tollkeeper.core.errors import StateConflict
+from tollkeeper.core.runtime.clock import Clock
+from tollkeeper.core.runtime.vault import Vault
+from tollkeeper.setup import master_secret, running_judge, running_services, signature_check
+from tollkeeper.setup.secrets import read_source
+from tollkeeper.setup.services import Services
+from tollkeeper.setup.settings import Settings, SettingsError
+from tollkeeper.setup.settings.origins import setting_origins
+from tollkeeper.setup.settings.schema import is_loopback
 
 
 def require_safe_address(settings: Settings) -> None:

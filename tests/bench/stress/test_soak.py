@@ -6,7 +6,7 @@ import pytest
 from bench.gateway import write_config
 from bench.stress.soak import SETTINGS
 
-from tollkeeper.settings import load_settings
+from tollkeeper.setup.settings import load_settings
 
 
 def test_gateway_accepts_the_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

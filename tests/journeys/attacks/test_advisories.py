@@ -12,7 +12,7 @@ from tests.journeys.attacks.conftest import Bait
 from tests.support.gateway import assert_error, idempotency_key
 from tests.support.scripted_gateway import COST, MODEL, ScriptedGateway, chat_body
 from tests.support.upstream import answer, completion
-from tollkeeper.api.routes import ROUTES
+from tollkeeper.faces.routes import ROUTES
 
 _ADDRESS_FIELDS = ("api_base", "base_url", "user_config", "custom_host", "proxy", "webhook")
 _ADDRESS_HEADERS = (

@@ -20,7 +20,7 @@ from tests.support.scripted_gateway import (
 )
 from tests.support.token_counts import counts
 from tests.support.upstream import Peer, Upstream, Verb, chat
-from tollkeeper.domain.access import KeyId
+from tollkeeper.core.access import KeyId
 
 OTHER = "other/chat"
 # The backend of this model has a tokenizer, which gets a prompt before the call is admitted.

@@ -6,11 +6,7 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from tests.support.scripted_gateway import (
-    COMPLETION_PRICE,
-    PROMPT_PRICE,
-    ScriptedGateway,
-)
+from tests.support.scripted_gateway import COMPLETION_PRICE, PROMPT_PRICE, ScriptedGateway
 from tests.support.upstream import answer, completion
 
 OVER_HOLD = "a call cost more than its hold"

@@ -192,7 +192,7 @@ async def test_only_so_many_are_read_until_the_deadline(
         shared_scripted.upstream,
         backend=_BACKEND,
         drain_s=_DRAIN_S,
-        changed_constants={"bootstrap.calls.InferenceLimits": {"long_drains_max": 8}},
+        changed_constants={"setup.calls.InferenceLimits": {"long_drains_max": 8}},
     ) as hostile:
         quiet = await hostile.with_tenant()
         paused = PausedAnswer()

@@ -18,8 +18,8 @@ from tests.support.scripted_gateway import (
     scripted_settings,
 )
 from tests.support.upstream import Peer, Upstream, Verb, answer, completion
-from tollkeeper.domain.errors import NotFound
-from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.core.errors import NotFound
+from tollkeeper.core.money import usd_from_picousd
 
 USD = 10**12
 CREDIT = USD // 100
@@ -216,7 +216,7 @@ async def test_a_gateway_that_cannot_read_the_excesses(data_dir: Path, conninfo:
         later = scripted_settings(data_dir, upstream.url, **settings)
         async with running_gateway(later, conninfo) as gateway:
             second = ScriptedGateway(gateway, upstream, first.tenant, probe_tenant=first.tenant)
-            with constants({"services.ledger.excesses._LOAD_TIMEOUT_S": 0.3}):
+            with constants({"money.overage.service._LOAD_TIMEOUT_S": 0.3}):
                 async with first.gateway.services.database.transaction() as connection:
                     await connection.execute("LOCK TABLE observed_excesses")
                     assert (await first.chat(max_tokens=1)).status_code == 200

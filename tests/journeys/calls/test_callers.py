@@ -39,7 +39,7 @@ async def shared_scripted(data_dir: Path, conninfo: str) -> AsyncIterator[Script
         data_dir,
         conninfo,
         drain_s=0.5,
-        changed_constants={"hosting.descriptors.HttpLimits": {"write_timeout_s": 0.5}},
+        changed_constants={"entry.descriptors.HttpLimits": {"write_timeout_s": 0.5}},
     ) as running:
         yield running
         await running.every_connection_ends()
@@ -295,7 +295,7 @@ async def test_only_so_many_are_read_to_their_end(
         data_dir,
         conninfo,
         shared_scripted.upstream,
-        changed_constants={"bootstrap.calls.InferenceLimits": {"drains_max": drains}},
+        changed_constants={"setup.calls.InferenceLimits": {"drains_max": drains}},
     ) as scripted:
         paused = PausedAnswer()
         scripted.upstream.play(paused.verb(3))
@@ -326,7 +326,7 @@ async def test_who_leaves_many_calls_takes_the_reading_on_from_nobody_else(
         data_dir,
         conninfo,
         shared_scripted.upstream,
-        changed_constants={"bootstrap.calls.InferenceLimits": {"drains_max": 8}},
+        changed_constants={"setup.calls.InferenceLimits": {"drains_max": 8}},
     ) as hostile:
         quiet = await hostile.with_tenant()
         paused = PausedAnswer()

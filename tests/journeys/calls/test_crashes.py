@@ -19,8 +19,8 @@ from tests.support.paused_answer import PausedAnswer
 from tests.support.program import Serving
 from tests.support.scripted_gateway import COST, ScriptedGateway, chat_body, eventually, read_stream
 from tests.support.upstream import Peer, Upstream, Verb, chat, hang
-from tollkeeper.embedded.postgres import EmbeddedPostgres
-from tollkeeper.storage.migrations import migrate
+from tollkeeper.database.migrations import migrate
+from tollkeeper.setup.embedded.postgres import EmbeddedPostgres
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ async def installed(compiled: dict[str, str]) -> AsyncIterator[InstalledProgram]
                 upstream,
                 compiled,
                 server={"grace_s": GRACE_S},
-                changed_constants={"storage.processes.LEASE_S": 1},
+                changed_constants={"database.processes.LEASE_S": 1},
                 limits={"inference_deadline_s": 60},
             ) as made,
         ):

@@ -16,11 +16,11 @@ from tests.support.scripted_gateway import (
     scripted_settings,
 )
 from tests.support.upstream import Upstream
-from tollkeeper.bootstrap import build_app
-from tollkeeper.hosting.descriptors import http_limits
-from tollkeeper.hosting.http_server import HttpServer
-from tollkeeper.hosting.listeners import address_of, bind
-from tollkeeper.settings import Settings
+from tollkeeper.entry.descriptors import http_limits
+from tollkeeper.http.http_server import HttpServer
+from tollkeeper.http.listeners import address_of, bind
+from tollkeeper.setup import build_app
+from tollkeeper.setup.settings import Settings
 
 
 async def _cut_stream(

@@ -21,10 +21,10 @@ from tests.support.scripted_gateway import (
     scripted_gateway,
 )
 from tests.support.upstream import Peer, Upstream, answer, chat
-from tollkeeper.domain.errors import Unavailable
-from tollkeeper.embedded.postgres import EmbeddedPostgres
-from tollkeeper.services.calls import inference
-from tollkeeper.storage.migrations import migrate
+from tollkeeper.calls import inference
+from tollkeeper.core.errors import Unavailable
+from tollkeeper.database.migrations import migrate
+from tollkeeper.setup.embedded.postgres import EmbeddedPostgres
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +65,7 @@ async def impatient(
             server.embedded.conninfo,
             upstream,
             limits={"inference_deadline_s": deadline_s},
-            changed_constants={"bootstrap.services.Database": {"pool_timeout_s": 0.5}},
+            changed_constants={"setup.services.Database": {"pool_timeout_s": 0.5}},
         ) as scripted,
     ):
         yield scripted

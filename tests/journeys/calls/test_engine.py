@@ -11,7 +11,7 @@ import pytest
 from tests.support.engine import engine_gateway
 from tests.support.scripted_gateway import ScriptedGateway
 from tests.support.sdks import openai
-from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
+from tollkeeper.setup.embedded.packaged_model import PACKAGED_MODEL
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 MODEL = PACKAGED_MODEL.id

@@ -15,9 +15,9 @@ import pytest
 from tests.support.scripted_gateway import COST, ScriptedGateway, eventually
 from tests.support.tables import each
 from tests.support.upstream import Verb, chat, chat_records, refuse, stream
-from tollkeeper.domain.inference import Call
-from tollkeeper.services.calls.inference import Inference
-from tollkeeper.services.calls.tab import Tab
+from tollkeeper.calls.inference import Inference
+from tollkeeper.calls.tab import Tab
+from tollkeeper.core.inference import Call
 
 _WAITS_MAX = 60
 _Act = Callable[[Inference, Tab], object]

@@ -12,21 +12,8 @@ from typing import Any
 import pytest
 
 from tests.support.judged_gateway import judged_gateway
-from tests.support.scripted_gateway import (
-    MODEL,
-    ScriptedGateway,
-    eventually,
-)
-from tests.support.upstream import (
-    Verb,
-    chat,
-    chunk,
-    end_after,
-    refuse,
-    reset_after,
-    sse,
-    stream,
-)
+from tests.support.scripted_gateway import MODEL, ScriptedGateway, eventually
+from tests.support.upstream import Verb, chat, chunk, end_after, refuse, reset_after, sse, stream
 
 _CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}
 _RESPONSE = {"model": MODEL, "input": "Hello"}

@@ -19,9 +19,9 @@ from tests.support.scripted_gateway import (
     scripted_settings,
 )
 from tests.support.upstream import answer, chat, completion
-from tollkeeper.bootstrap import build_catalog
-from tollkeeper.domain.caps import CAP_ADJECTIVES, CapPeriod
-from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.core.money import usd_from_picousd
+from tollkeeper.money.caps.rule import CAP_ADJECTIVES, CapPeriod
+from tollkeeper.setup import build_catalog
 
 BOUND = 10
 

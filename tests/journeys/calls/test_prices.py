@@ -9,24 +9,9 @@ import pytest
 
 from tests.support.gateway import assert_error
 from tests.support.paused_answer import PausedAnswer
-from tests.support.scripted_gateway import (
-    MODEL,
-    ScriptedGateway,
-    answering_gateway,
-    read_stream,
-)
-from tests.support.upstream import (
-    DONE,
-    USAGE,
-    Peer,
-    answer,
-    chat,
-    chunk,
-    completion,
-    sse,
-    stream,
-)
-from tollkeeper.domain.estimate import estimate_tokens
+from tests.support.scripted_gateway import MODEL, ScriptedGateway, answering_gateway, read_stream
+from tests.support.upstream import DONE, USAGE, Peer, answer, chat, chunk, completion, sse, stream
+from tollkeeper.core.estimate import estimate_tokens
 
 # 2033-05-18T03:33:20Z
 CHANGE = 2_000_000_000

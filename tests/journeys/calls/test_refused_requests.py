@@ -12,11 +12,11 @@ import pytest
 from tests.support.gateway import assert_error
 from tests.support.scripted_gateway import MODEL, ScriptedGateway
 from tests.support.upstream import chat
-from tollkeeper.domain.errors import InvalidRequest, without_quotations
-from tollkeeper.domain.views import ActivityEntry
-from tollkeeper.services.calls.activity_export import activity_view
-from tollkeeper.services.request_log import RequestLine
-from tollkeeper.services.tallies import write_tallies
+from tollkeeper.core.errors import InvalidRequest, without_quotations
+from tollkeeper.core.runtime.request_log import RequestLine
+from tollkeeper.core.runtime.tallies import write_tallies
+from tollkeeper.core.views import ActivityEntry
+from tollkeeper.reports.activity.export import activity_view
 
 _SECRET = "my secret diagnosis"
 

@@ -8,23 +8,8 @@ from typing import Any
 import pytest
 
 from tests.support.raw_caller import raw_caller
-from tests.support.scripted_gateway import (
-    COST,
-    MODEL,
-    ScriptedGateway,
-    eventually,
-    read_stream,
-)
-from tests.support.upstream import (
-    DONE,
-    Peer,
-    Verb,
-    chunk,
-    reset_after,
-    sse,
-    stream,
-    usage_chunk,
-)
+from tests.support.scripted_gateway import COST, MODEL, ScriptedGateway, eventually, read_stream
+from tests.support.upstream import DONE, Peer, Verb, chunk, reset_after, sse, stream, usage_chunk
 
 _WORDS = [f"wörd{number} " for number in range(30)]
 # Pieces this far apart arrive in separate reads.

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.api.http.raw_http import Answer, RawConnection, raw_connection
+from tests.http.raw_http import Answer, RawConnection, raw_connection
 from tests.support.scripted_gateway import COST, MODEL, ScriptedGateway
-from tollkeeper.hosting.request_parser import RequestParser
+from tollkeeper.http.request_parser import RequestParser
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from tests.support.gateway_processes import installed_program
 from tests.support.postgres_server import PostgresServer
 from tests.support.scripted_gateway import ScriptedGateway, chat_body, scripted_gateway
 from tests.support.upstream import Upstream, chat
-from tollkeeper.domain.errors import Unavailable
-from tollkeeper.storage.migrations import migrate
+from tollkeeper.core.errors import Unavailable
+from tollkeeper.database.migrations import migrate
 
 pytestmark = pytest.mark.slow
 
@@ -98,7 +98,7 @@ async def _gateway_on(server: PostgresServer, data_dir: Path) -> AsyncIterator[S
             server.conninfo,
             upstream,
             limits={"inference_deadline_s": 3},
-            changed_constants={"bootstrap.services.Database": {"pool_timeout_s": 1}},
+            changed_constants={"setup.services.Database": {"pool_timeout_s": 1}},
         ) as running,
     ):
         yield running

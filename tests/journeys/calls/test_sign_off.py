@@ -10,7 +10,7 @@ import pytest
 from tests.support.gateway_processes import InstalledProgram, installed_program
 from tests.support.scripted_gateway import ScriptedGateway, eventually
 from tests.support.upstream import Upstream, chat
-from tollkeeper.services.ledger.recovery import Recovery
+from tollkeeper.money.unsettled.recovery import Recovery
 
 pytestmark = pytest.mark.slow
 

@@ -5,13 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.scripted_gateway import (
-    PROMPT_PRICE,
-    ScriptedGateway,
-    answering_gateway,
-)
+from tests.support.scripted_gateway import PROMPT_PRICE, ScriptedGateway, answering_gateway
 from tests.support.upstream import answer, completion
-from tollkeeper.domain.estimate import estimate_tokens
+from tollkeeper.core.estimate import estimate_tokens
 
 # Frequent letters that form no words. The gateway's estimate takes them for words.
 _TEXT = "hvuoslrtnh" * 200

@@ -24,8 +24,8 @@ from tests.support.scripted_gateway import (
 )
 from tests.support.token_counts import count
 from tests.support.upstream import Peer, Upstream, answer, chat, hang, reset_after
-from tollkeeper.domain.estimate import estimate_tokens
-from tollkeeper.domain.money import picousd_from_usd
+from tollkeeper.core.estimate import estimate_tokens
+from tollkeeper.core.money import picousd_from_usd
 
 COUNT = 11
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}

@@ -380,7 +380,7 @@ async def test_prompts_that_were_never_sent_are_not_charged(
         conninfo,
         shared_scripted.upstream,
         backend=backend,
-        changed_constants={"bootstrap.backends._PARTS_AT_ONCE": 1},
+        changed_constants={"setup.backends._PARTS_AT_ONCE": 1},
     ) as scripted:
         scripted.upstream.play(second_fails)
         calls = len(scripted.upstream.requests)
@@ -423,7 +423,7 @@ async def test_hidden_reasoning_of_completions_that_were_never_sent_is_not_charg
         shared_scripted.upstream,
         backend=backend,
         model={"supported_features": ["reasoning"]},
-        changed_constants={"bootstrap.backends._PARTS_AT_ONCE": 1},
+        changed_constants={"setup.backends._PARTS_AT_ONCE": 1},
     ) as scripted:
         scripted.upstream.play(reset_after(1))
         calls = len(scripted.upstream.requests)

@@ -13,17 +13,8 @@ from tests.support.scripted_gateway import (
     ScriptedGateway,
     read_stream,
 )
-from tests.support.upstream import (
-    DONE,
-    USAGE,
-    answer,
-    chat_records,
-    chunk,
-    completion,
-    sse,
-    stream,
-)
-from tollkeeper.domain.estimate import estimate_tokens
+from tests.support.upstream import DONE, USAGE, answer, chat_records, chunk, completion, sse, stream
+from tollkeeper.core.estimate import estimate_tokens
 
 BOTH = pytest.mark.parametrize("streamed", [False, True], ids=["json", "stream"])
 

@@ -10,18 +10,8 @@ import pytest
 
 from tests.support.gateway import assert_error
 from tests.support.raw_caller import raw_caller
-from tests.support.scripted_gateway import (
-    COST,
-    Entry,
-    eventually,
-    read_stream,
-)
-from tests.support.two_replicas import (
-    TwoReplicas,
-    assert_released,
-    assert_unsettled,
-    for_each_wire,
-)
+from tests.support.scripted_gateway import COST, Entry, eventually, read_stream
+from tests.support.two_replicas import TwoReplicas, assert_released, assert_unsettled, for_each_wire
 from tests.support.upstream import (
     DONE,
     JSON_TYPE,

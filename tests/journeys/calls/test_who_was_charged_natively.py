@@ -13,20 +13,10 @@ from tests.support import upstream_converse as converse
 from tests.support import upstream_gemini as gemini
 from tests.support import upstream_messages as messages
 from tests.support.gateway import assert_error
-from tests.support.scripted_gateway import (
-    COMPLETION_PRICE,
-    PROMPT_PRICE,
-    Entry,
-    read_stream,
-)
-from tests.support.two_replicas import (
-    TwoReplicas,
-    assert_released,
-    assert_unsettled,
-    for_each_wire,
-)
+from tests.support.scripted_gateway import COMPLETION_PRICE, PROMPT_PRICE, Entry, read_stream
+from tests.support.two_replicas import TwoReplicas, assert_released, assert_unsettled, for_each_wire
 from tests.support.upstream import JSON_TYPE, SSE_TYPE, Peer, Verb, answer, refuse, stream
-from tollkeeper.domain.estimate import estimate_tokens
+from tollkeeper.core.estimate import estimate_tokens
 
 
 @dataclass(frozen=True)

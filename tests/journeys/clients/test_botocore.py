@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.backends.converse.calls import GPT, NOVA, behaving, converse_call, sent_for
 from tests.journeys.clients.programs import PythonClient
 from tests.journeys.clients.provider_types import (
     FUNCTION,
@@ -17,6 +16,7 @@ from tests.journeys.clients.provider_types import (
     conversation,
 )
 from tests.journeys.exchanges.exchange import RECORDED, Exchange, frames_of, load
+from tests.providers.converse.calls import GPT, NOVA, behaving, converse_call, sent_for
 from tests.support.upstream_converse import (
     answer_frames,
     exception,
@@ -26,9 +26,9 @@ from tests.support.upstream_converse import (
     use_block,
     whole_answer,
 )
-from tollkeeper.backends.converse.wire import ConverseWire
-from tollkeeper.backends.identity.sigv4 import SignedRequest, SigningKeys, signing_headers
-from tollkeeper.domain.messages_behavior import PromptCaching, ThinkingStyle
+from tollkeeper.core.messages_behavior import PromptCaching, ThinkingStyle
+from tollkeeper.providers.converse.wire import ConverseWire
+from tollkeeper.providers.identity.sigv4 import SignedRequest, SigningKeys, signing_headers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from tests.backends.gemini.calls import OLDER, sent_for
 from tests.journeys.clients.programs import PythonClient
 from tests.journeys.clients.provider_types import (
     FUNCTION,
@@ -15,6 +14,7 @@ from tests.journeys.clients.provider_types import (
     conversation,
 )
 from tests.journeys.exchanges.exchange import RECORDED, load
+from tests.providers.gemini.calls import OLDER, sent_for
 from tests.support.upstream_gemini import blocked, call_part, text_part, thought_part, whole
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

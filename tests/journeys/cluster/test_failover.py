@@ -12,7 +12,7 @@ import pytest
 from tests.support.data_folders import data_folder
 from tests.support.failovers import Callers, compare_logs, settled, two_gateways
 from tests.support.postgres_server import PostgresServer
-from tollkeeper.storage.migrations import migrate
+from tollkeeper.database.migrations import migrate
 
 pytestmark = pytest.mark.slow
 

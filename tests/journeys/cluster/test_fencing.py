@@ -28,8 +28,8 @@ from tests.support.program import Program, eventually, stop
 from tests.support.proof import Proof
 from tests.support.scripted_gateway import chat_body
 from tests.support.upstream import Upstream, chat
-from tollkeeper.services.ledger.recovery import HEARTBEATS_PER_LEASE
-from tollkeeper.storage.migrations import migrate
+from tollkeeper.database.migrations import migrate
+from tollkeeper.money.unsettled.recovery import HEARTBEATS_PER_LEASE
 
 _LEASE_S = 6
 _HEARTBEAT_S = _LEASE_S / HEARTBEATS_PER_LEASE
@@ -352,8 +352,8 @@ async def running_drill(
                 upstream,
                 compiled,
                 changed_constants={
-                    "storage.processes.LEASE_S": _LEASE_S,
-                    "bootstrap.services.Database": {"pool_timeout_s": 2},
+                    "database.processes.LEASE_S": _LEASE_S,
+                    "setup.services.Database": {"pool_timeout_s": 2},
                 },
             ) as installed,
             AsyncExitStack() as stack,

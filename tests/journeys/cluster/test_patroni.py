@@ -28,7 +28,7 @@ from tests.support.patroni import Node, PatroniCluster, running_patroni
 from tests.support.program import Program, Serving
 from tests.support.proof import Proof
 from tests.support.scripted_gateway import ScriptedGateway
-from tollkeeper.storage.migrations import migrate
+from tollkeeper.database.migrations import migrate
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

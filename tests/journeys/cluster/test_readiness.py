@@ -24,7 +24,7 @@ from tests.support.postgres_server import PostgresServer
 from tests.support.program import Serving
 from tests.support.scripted_gateway import ScriptedGateway, eventually
 from tests.support.upstream import Upstream, chat
-from tollkeeper.storage.migrations import migrate
+from tollkeeper.database.migrations import migrate
 
 pytestmark = pytest.mark.slow
 
@@ -125,7 +125,7 @@ async def drill(request: pytest.FixtureRequest, compiled: dict[str, str]) -> Asy
                 Upstream(chat()) as upstream,
                 installed_program(
                     *(folder, folder, url, upstream, compiled),
-                    changed_constants={"bootstrap.services.Database": {"pool_timeout_s": 60}},
+                    changed_constants={"setup.services.Database": {"pool_timeout_s": 60}},
                 ) as installed,
             ):
                 # Commands query the gateway at its operator port, so they need to know the port.

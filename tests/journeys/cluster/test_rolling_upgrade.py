@@ -20,9 +20,9 @@ from tests.support.releases import Migration, Release, make_release
 from tests.support.scripted_gateway import COST, MODEL, ScriptedGateway
 from tests.support.sdks import openai
 from tests.support.upstream import Upstream, chat
-from tollkeeper.embedded.postgres import EmbeddedPostgres
-from tollkeeper.storage.migrations import migrate
-from tollkeeper.storage.revisions import code_revision, revisions
+from tollkeeper.database.migrations import migrate
+from tollkeeper.database.revisions import code_revision, revisions
+from tollkeeper.setup.embedded.postgres import EmbeddedPostgres
 
 pytestmark = pytest.mark.slow
 
@@ -120,7 +120,7 @@ async def running_fleet(compiled: dict[str, str]) -> AsyncIterator[Fleet]:
             Upstream(chat()) as upstream,
             installed_program(
                 folder, folder / "data", server.conninfo, upstream, compiled,
-                changed_constants={"storage.processes.LEASE_S": _LEASE_S},
+                changed_constants={"database.processes.LEASE_S": _LEASE_S},
             ) as installed,
             Balancer([], patience_s=60, timeout_s=30, lenient=True) as balancer,
         ):  # fmt: skip

@@ -17,8 +17,8 @@ from tests.support.gateway import assert_error
 from tests.support.paused_answer import PausedAnswer
 from tests.support.proof import Proof
 from tests.support.scripted_gateway import COST, ScriptedGateway, chat_body, read_stream
-from tollkeeper.domain.access import PROJECT_KEY_PERMISSIONS
-from tollkeeper.domain.caps import CapPeriod
+from tollkeeper.core.access import PROJECT_KEY_PERMISSIONS
+from tollkeeper.money.caps.rule import CapPeriod
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

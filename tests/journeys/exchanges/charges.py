@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tollkeeper.domain.money import picousd_from_usd
+from tollkeeper.core.money import picousd_from_usd
 
 _DOCUMENT = Path(__file__).parent / "charges.md"
 _PRICE_HEADER = ("price", "in USD")

@@ -14,7 +14,7 @@ from tests.journeys.exchanges.gateways import exchange_gateways
 from tests.support.proof import Proof
 from tests.support.scripted_gateway import Entry, ScriptedGateway
 from tests.support.tables import each
-from tollkeeper.domain.declared_prices import pricing_from_declared
+from tollkeeper.core.declared_prices import pricing_from_declared
 
 PRICES = read_prices()
 ROWS = read_rows()

@@ -19,7 +19,7 @@ from tests.journeys.exchanges.exchange import PRICED, load
 from tests.journeys.exchanges.gateways import exchange_gateways
 from tests.support.scripted_gateway import ScriptedGateway
 from tests.support.tables import each
-from tollkeeper.domain.money import picousd_from_usd
+from tollkeeper.core.money import picousd_from_usd
 
 ROWS = read_priced_rows()
 SHORT, LONG = read_tiers()

@@ -16,9 +16,9 @@ _PER_MINUTE = 15
 _POLICIES = 3
 _KEYS = 4
 _LIMITS = {
-    "services.tenants.administration_rate.PER_MINUTE": _PER_MINUTE,
-    "services.policies.policies.POLICIES_MAX": _POLICIES,
-    "services.tenants.project_keys.KEYS_MAX": _KEYS,
+    "tenants.administration_rate.PER_MINUTE": _PER_MINUTE,
+    "policies.policies.POLICIES_MAX": _POLICIES,
+    "tenants.project_keys.KEYS_MAX": _KEYS,
 }
 # The number of tenants in which requests race to create the last allowed object. The requests of a
 # single race may be processed in order by chance.

@@ -32,10 +32,10 @@ async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGateway]:
         limits={"requests_per_minute": 10_000_000, "concurrency": 1_000_000},
         drain_s=0.2,
         changed_constants={
-            "bootstrap.calls.CALLS_MAX": 64,
-            "bootstrap.backends.BackendConfig": {"connections_waiting_max": 64},
-            "services.ledger.refusals.REFUSED_CALLS_PER_MINUTE": 10_000_000,
-            "services.policies.policies.POLICIES_MAX": 1_000_000,
+            "setup.calls.CALLS_MAX": 64,
+            "setup.backends.BackendConfig": {"connections_waiting_max": 64},
+            "money.holds.refusal_errors.REFUSED_CALLS_PER_MINUTE": 10_000_000,
+            "policies.policies.POLICIES_MAX": 1_000_000,
         },
     ) as running:
         yield running

@@ -8,13 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.raw_caller import raw_caller
-from tests.support.scripted_gateway import (
-    ScriptedGateway,
-    answering_gateway,
-    eventually,
-)
+from tests.support.scripted_gateway import ScriptedGateway, answering_gateway, eventually
 from tests.support.upstream import Peer, chat
-from tollkeeper.backends.port import ReplicaReport
+from tollkeeper.core.port import ReplicaReport
 
 # One organization may use all connections but one.
 _CONNECTIONS = 8

@@ -32,7 +32,7 @@ _SENT_AHEAD = b"GET /nothing HTTP/1.1\r\nHost: gateway\r\n\r\n" * 400
 
 @pytest.fixture(scope="module")
 def scripted_options() -> dict[str, Any]:
-    return {"changed_constants": {"hosting.descriptors.CONNECTIONS_MAX": _ROOM}}
+    return {"changed_constants": {"entry.descriptors.CONNECTIONS_MAX": _ROOM}}
 
 
 @asynccontextmanager

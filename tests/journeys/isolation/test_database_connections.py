@@ -10,11 +10,7 @@ import psycopg
 import pytest
 
 from tests.support.gateway import Gateway, Tenant, idempotency_key
-from tests.support.scripted_gateway import (
-    MODEL,
-    ScriptedGateway,
-    answering_gateway,
-)
+from tests.support.scripted_gateway import MODEL, ScriptedGateway, answering_gateway
 
 # Several times the size of the connection pool.
 _REQUESTS = 40

@@ -26,17 +26,17 @@ from tests.support.upstream import (
     stream,
     usage_chunk,
 )
-from tollkeeper.api.chat import handler as chat_handler
-from tollkeeper.api.messages import handler as messages_handler
-from tollkeeper.api.responses import call as responses_call
-from tollkeeper.api.responses import output, truncation
-from tollkeeper.backends.chat import wire as chat_wire
-from tollkeeper.domain import prompt_size
-from tollkeeper.domain.errors import Unavailable
-from tollkeeper.domain.prompt import Prompt
-from tollkeeper.runtime import large_requests
-from tollkeeper.runtime.large_requests import run_in_thread
-from tollkeeper.services.calls import inference, response_gate
+from tollkeeper.calls import inference, response_gate
+from tollkeeper.core import prompt_size
+from tollkeeper.core.errors import Unavailable
+from tollkeeper.core.prompt import Prompt
+from tollkeeper.core.runtime import large_requests
+from tollkeeper.core.runtime.large_requests import run_in_thread
+from tollkeeper.faces.chat import handler as chat_handler
+from tollkeeper.faces.messages import handler as messages_handler
+from tollkeeper.faces.responses import call as responses_call
+from tollkeeper.faces.responses import output, truncation
+from tollkeeper.providers.chat import wire as chat_wire
 
 # The modules in which calls use the thread for policies.
 _JUDGED_IN = (inference, response_gate, large_requests)

@@ -63,8 +63,8 @@ async def _serving(
             *(tmp_path, data_dir, conninfo, upstream, compiled),
             limits={"body_bytes": _BODY},
             changed_constants={
-                "bootstrap.app._REQUESTS_BYTES_MIN": _ROOM,
-                "bootstrap.app._MAXIMUM_BODIES_MIN": 1,
+                "setup.app._REQUESTS_BYTES_MIN": _ROOM,
+                "setup.app._MAXIMUM_BODIES_MIN": 1,
             },
             model={"context_length": 100_000_000},
             # No overage bound, because calls with such a long context could exceed any bound.

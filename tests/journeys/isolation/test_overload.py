@@ -14,10 +14,10 @@ from tests.support.gateway import assert_error
 from tests.support.raw_caller import RawCaller, raw_caller
 from tests.support.scripted_gateway import MODEL, ScriptedGateway, eventually, scripted_gateway
 from tests.support.upstream import Upstream
-from tollkeeper.api.app import App
-from tollkeeper.api.http.exchange import Exchange, Work
-from tollkeeper.hosting.arrivals import PER_TURN_OF_OWNER
-from tollkeeper.services.overload import LIMIT, OwnerCalls
+from tollkeeper.core.runtime.overload import LIMIT, OwnerCalls
+from tollkeeper.faces.app import App
+from tollkeeper.http.arrivals import PER_TURN_OF_OWNER
+from tollkeeper.http.exchange import Exchange, Work
 
 _CALLS = 16
 _CROWD = 50
@@ -31,7 +31,7 @@ async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway
         scripted_gateway(
             *(data_dir, conninfo, upstream),
             drain_s=0.1,
-            changed_constants={"bootstrap.calls.CALLS_MAX": _CALLS},
+            changed_constants={"setup.calls.CALLS_MAX": _CALLS},
         ) as running,
     ):
         yield running

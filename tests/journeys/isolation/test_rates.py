@@ -17,7 +17,7 @@ _RATE = 5
 @pytest.fixture(scope="module")
 async def limited(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGateway]:
     limits = {"requests_per_minute": _RATE}
-    refused = {"services.ledger.refusals.REFUSED_CALLS_PER_MINUTE": _RATE}
+    refused = {"money.holds.refusal_errors.REFUSED_CALLS_PER_MINUTE": _RATE}
     async with judged_gateway(
         data_dir, conninfo, limits=limits, changed_constants=refused
     ) as running:

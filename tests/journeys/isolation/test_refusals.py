@@ -10,12 +10,12 @@ from prometheus_client import REGISTRY
 from tests.support.gateway import assert_error
 from tests.support.scripted_gateway import MODEL, ScriptedGateway
 from tests.support.upstream import chat
-from tollkeeper.domain.errors import NotFound
-from tollkeeper.domain.traffic import TimeRange, TrafficFilter
-from tollkeeper.domain.views import RareFilter
-from tollkeeper.services.calls.refusals import RECORDED_OF_ORGANIZATION_MAX
-from tollkeeper.services.clock import unix_now
-from tollkeeper.services.tallies import write_tallies
+from tollkeeper.core.errors import NotFound
+from tollkeeper.core.runtime.clock import unix_now
+from tollkeeper.core.runtime.tallies import write_tallies
+from tollkeeper.core.views import RareFilter
+from tollkeeper.reports.activity.repeated_refusals import RECORDED_OF_ORGANIZATION_MAX
+from tollkeeper.reports.traffic.rule import TimeRange, TrafficFilter
 
 _REFUSALS = 40
 

@@ -14,7 +14,7 @@ from tests.support.responses_answers import respond
 from tests.support.scripted_gateway import MODEL
 from tests.support.token_counts import counts
 from tests.support.upstream import Peer, answer, chat, refuse
-from tollkeeper.domain.policy import Policy
+from tollkeeper.policies.policy import Policy
 
 COUNT = 11
 # A text so long that `truncation: auto` asks the tokenizer for its size.

@@ -15,7 +15,7 @@ from tests.support.judged_gateway import (
     judged_gateway,
 )
 from tests.support.upstream import hang, refuse
-from tollkeeper.domain.reports import DayRange
+from tollkeeper.core.reports import DayRange
 
 _FIRST = "the-first-judge"
 # The first judge settles scores below this limit, in basis points.

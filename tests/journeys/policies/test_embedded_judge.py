@@ -11,7 +11,7 @@ from tests.support.gateway import running_gateway
 from tests.support.judged_gateway import JudgedGateway, ScriptedJudge, assert_denied
 from tests.support.scripted_gateway import ScriptedGateway, scripted_settings
 from tests.support.upstream import Upstream, chat
-from tollkeeper.embedded.engine import EmbeddedEngine
+from tollkeeper.setup.embedded.engine import EmbeddedEngine
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 

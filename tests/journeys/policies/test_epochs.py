@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.judged_gateway import JudgedGateway, assert_denied, judged_gateway
 from tests.support.upstream import Peer, answer, completion
-from tollkeeper.domain.policy import Policy
+from tollkeeper.policies.policy import Policy
 
 _CHANGES = 24
 _CALLERS = 4

@@ -22,8 +22,8 @@ from tests.support.gateway_processes import InstalledProgram, installed_program
 from tests.support.judged_gateway import UNLIKELY, ScriptedJudge
 from tests.support.scripted_gateway import ScriptedGateway, eventually
 from tests.support.upstream import Upstream, chat
-from tollkeeper.domain.policy import Policy
-from tollkeeper.services.policies.policies import Policies
+from tollkeeper.policies.policies import Policies
+from tollkeeper.policies.policy import Policy
 
 pytestmark = pytest.mark.slow
 

@@ -18,8 +18,8 @@ from tests.support.judged_gateway import (
 from tests.support.responses_answers import respond
 from tests.support.scripted_gateway import COST, eventually
 from tests.support.upstream import Peer, hang, refuse
-from tollkeeper.domain.errors import without_quotations
-from tollkeeper.services.policies import checks as policy_checks
+from tollkeeper.core.errors import without_quotations
+from tollkeeper.policies import checks as policy_checks
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ from tests.support.upstream import (
     refuse,
     stream,
 )
-from tollkeeper.api.http import sse
+from tollkeeper.http import sse
 
 _SEGMENT = 20  # characters
 _COMMENT = ": keep-alive\n\n"

@@ -10,7 +10,7 @@ from tests.support import upstream_converse as converse
 from tests.support import upstream_gemini as gemini
 from tests.support import upstream_messages as messages
 from tests.support.upstream import SSE_TYPE, Peer, Verb, stream
-from tollkeeper.backends.gemini.thinking import UNSIGNED
+from tollkeeper.providers.gemini.thinking import UNSIGNED
 
 PRICES = {
     "prompt": "0.000003",

@@ -9,13 +9,13 @@ from typing import Any
 
 import pydantic
 
-from tests.backends.anthropic.calls import behaving, sent_for
 from tests.journeys.exchanges.exchange import RECORDED, load
 from tests.journeys.providers.typed_dicts import fits
+from tests.providers.anthropic.calls import behaving, sent_for
 from tests.support.sdks import anthropic
 from tests.support.tables import each
 from tests.support.upstream_messages import message_records, text_block, tool_block, whole_message
-from tollkeeper.domain.messages_behavior import PromptCaching, ThinkingStyle
+from tollkeeper.core.messages_behavior import PromptCaching, ThinkingStyle
 
 _EXCHANGES = [
     name

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.identity.token_servers import authority
+from tests.providers.identity.token_servers import authority
 from tests.support.certificates import make_certificate
 from tests.support.constants import backend_constants
 from tests.support.gateway import assert_error

@@ -16,7 +16,7 @@ from tests.journeys.providers.programs import BOTH, client_of, provider_gateway
 from tests.support.gateway import assert_error
 from tests.support.scripted_gateway import MODEL, ScriptedGateway, read_stream
 from tests.support.upstream_gemini import generate, text_part
-from tollkeeper.domain.money import picousd_from_usd
+from tollkeeper.core.money import picousd_from_usd
 
 _GEMINI = PROVIDERS["gemini"]
 _PRICES = {"prompt": "0.000003", "completion": "0.000015", "output_image": "0.00006"}

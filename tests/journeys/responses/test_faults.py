@@ -32,7 +32,7 @@ from tests.support.upstream import (
     stream,
     usage_chunk,
 )
-from tollkeeper.domain.estimate import estimate_tokens
+from tollkeeper.core.estimate import estimate_tokens
 
 
 @pytest.fixture

@@ -16,12 +16,7 @@ from tests.support.scripted_gateway import (
     read_stream,
 )
 from tests.support.upstream_responses import respond as responding
-from tests.support.upstream_wire import (
-    call_item,
-    message_item,
-    reasoning_item,
-    refusal_item,
-)
+from tests.support.upstream_wire import call_item, message_item, reasoning_item, refusal_item
 
 LOOK = {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": True}
 CACHE_PRICE = 50_000  # picousd per token

@@ -11,11 +11,7 @@ from tests.support.scripted_gateway import COST, ScriptedGateway, read_stream
 from tests.support.upstream import DONE, Peer, answer, refuse, reset_before_headers, stream
 from tests.support.upstream_responses import BEGUN, text_then
 from tests.support.upstream_responses import respond as responding
-from tests.support.upstream_wire import (
-    RESPONSE_USAGE,
-    response,
-    typed,
-)
+from tests.support.upstream_wire import RESPONSE_USAGE, response, typed
 
 FAILED = {**response(status="failed"), "output": [], "error": {"code": "server_error"}}
 

@@ -10,7 +10,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.api.responses.test_round_trip import (
+from tests.faces.responses.test_round_trip import (
     REQUEST_ID,
     add_all,
     answers,
@@ -19,13 +19,13 @@ from tests.api.responses.test_round_trip import (
     texts,
 )
 from tests.support.backend_calls import make_call, usage_in
-from tollkeeper.api.responses.output import Listener, Output
-from tollkeeper.api.responses.result import ended_response
-from tollkeeper.api.responses.stream import ResponseStream
-from tollkeeper.backends.responses.answer import ResponsesAnswer
-from tollkeeper.backends.transport.sse import EventStreamParser
-from tollkeeper.domain.inference import Delta, Event, Opened, UsageReport
-from tollkeeper.domain.usage import Usage
+from tollkeeper.core.inference import Delta, Event, Opened, UsageReport
+from tollkeeper.core.usage import Usage
+from tollkeeper.faces.responses.output import Listener, Output
+from tollkeeper.faces.responses.result import ended_response
+from tollkeeper.faces.responses.stream import ResponseStream
+from tollkeeper.providers.responses.answer import ResponsesAnswer
+from tollkeeper.providers.transport.sse import EventStreamParser
 
 logprobs = st.floats(-20, 0).map(
     lambda value: msgspec.Raw(

@@ -10,7 +10,7 @@ from tests.support.databases import own_database
 from tests.support.otlp_collector import Collector, running_collector
 from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
 from tests.support.upstream import Upstream, chat
-from tollkeeper.bootstrap.telemetry import CONTENT, ENDPOINT
+from tollkeeper.setup.telemetry import CONTENT, ENDPOINT
 
 # A function with the parameters `endpoint` (of a collector) and `content` (whether spans have it).
 # The gateway exports everything before its context ends.

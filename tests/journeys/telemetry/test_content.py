@@ -12,9 +12,9 @@ from tests.journeys.telemetry.conftest import TracedGateway
 from tests.support.judged_gateway import assert_denied, judged_gateway
 from tests.support.otlp_collector import Collector, attributes_of
 from tests.support.upstream import reset_after
-from tollkeeper.bootstrap import telemetry
-from tollkeeper.services.calls.recorder import CallRecorder
-from tollkeeper.services.calls.tab import Tab
+from tollkeeper.calls.recorder import CallRecorder
+from tollkeeper.calls.tab import Tab
+from tollkeeper.setup import telemetry
 
 _PROMPT = "A very private question"
 _NAMES = {
@@ -110,7 +110,7 @@ async def test_a_span_has_the_part_of_an_answer_that_came(
 async def test_content_is_bounded_on_each_span(
     traced: TracedGateway, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tollkeeper.bootstrap.telemetry.CONTENT_BYTES", 1024)
+    monkeypatch.setattr("tollkeeper.setup.telemetry.CONTENT_BYTES", 1024)
     async with traced() as scripted:
         answer = await scripted.chat(messages=[{"role": "user", "content": "word " * 1000}])
         assert answer.status_code == 200

@@ -10,10 +10,10 @@ from tests.journeys.telemetry.conftest import TracedGateway
 from tests.support.otlp_collector import Collector, attributes_of
 from tests.support.scripted_gateway import COST, MODEL, ScriptedGateway
 from tests.support.upstream import refuse
-from tollkeeper.bootstrap import telemetry
-from tollkeeper.bootstrap.telemetry import build_tracer
-from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.settings import SettingsError
+from tollkeeper.core.money import usd_from_picousd
+from tollkeeper.setup import telemetry
+from tollkeeper.setup.settings import SettingsError
+from tollkeeper.setup.telemetry import build_tracer
 
 _PROMPT = "A very private question"
 

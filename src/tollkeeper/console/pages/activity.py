@@ -10,25 +10,19 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
-from tollkeeper.bootstrap.services import Services
 from tollkeeper.console.charts import traffic_chart
 from tollkeeper.console.context import console_of
-from tollkeeper.console.forms import (
-    RANGES_S,
-    optional,
-    organization_id,
-    status_range,
-    time_range,
-)
+from tollkeeper.console.forms import RANGES_S, optional, organization_id, status_range, time_range
 from tollkeeper.console.gateway_call import gateway_url
 from tollkeeper.console.rendering import render
-from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.errors import InvalidRequest
-from tollkeeper.domain.money import picousd_from_usd
-from tollkeeper.domain.traffic import TimeRange, TrafficFilter
-from tollkeeper.domain.views import Position, RareFilter, Sort, SortKey
-from tollkeeper.services.calls.activity_export import ExportFormat, export_pages
-from tollkeeper.services.calls.traffic import PAGE_MAX
+from tollkeeper.core.access import OrganizationId
+from tollkeeper.core.errors import InvalidRequest
+from tollkeeper.core.money import picousd_from_usd
+from tollkeeper.core.views import Position, RareFilter, Sort, SortKey
+from tollkeeper.reports.activity.export import ExportFormat, export_pages
+from tollkeeper.reports.traffic.rule import TimeRange, TrafficFilter
+from tollkeeper.reports.traffic.service import PAGE_MAX
+from tollkeeper.setup.services import Services
 
 # The number of calls on one page of the list.
 _LIMIT = 50

@@ -10,7 +10,7 @@ from tollkeeper.console.forms import Form, key_id, organization_id
 from tollkeeper.console.pages import organizations
 from tollkeeper.console.pages.keys import revoke_question
 from tollkeeper.console.rendering import render
-from tollkeeper.domain.errors import InvalidRequest, NotFound
+from tollkeeper.core.errors import InvalidRequest, NotFound
 
 _DAY_S = 86_400
 

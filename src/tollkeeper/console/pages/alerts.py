@@ -9,8 +9,7 @@ from starlette.responses import Response
 
 from tollkeeper.console.context import Console, console_of
 from tollkeeper.console.rendering import render
-from tollkeeper.domain.alerts import AlertKind
-from tollkeeper.domain.views import StandingAlert
+from tollkeeper.reports.alerts.rule import AlertKind, StandingAlert
 
 # The section of docs/runbook.md for each kind of alert.
 SECTIONS = {

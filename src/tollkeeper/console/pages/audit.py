@@ -9,9 +9,9 @@ from starlette.responses import Response
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import optional, organization_id, unix_time
 from tollkeeper.console.rendering import render
-from tollkeeper.domain.audit import AuditEntry
-from tollkeeper.domain.errors import InvalidRequest
-from tollkeeper.services.audit import field_text
+from tollkeeper.core.errors import InvalidRequest
+from tollkeeper.tenants.audit.rule import AuditEntry
+from tollkeeper.tenants.audit.service import field_text
 
 _LIMIT = 50
 # A number with more digits may be too large for the column `audit.id` (bigint).

@@ -8,21 +8,20 @@ from operator import sub
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.bootstrap.services import Services
 from tollkeeper.console.charts import burn_down, iso_minute
 from tollkeeper.console.chosen import chosen_organization
 from tollkeeper.console.context import console_of
 from tollkeeper.console.months_compared import month_start
 from tollkeeper.console.pages.costs import cost_report
 from tollkeeper.console.rendering import day, render
-from tollkeeper.domain.access import KeyId, ProjectId
-from tollkeeper.domain.caps import CapPeriod
-from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.domain.organization import Organization
-from tollkeeper.domain.reports import DAY_S, CostDimension
-from tollkeeper.domain.statements import adjusted_day
-from tollkeeper.domain.traffic import TimeRange
-from tollkeeper.domain.views import CapUse
+from tollkeeper.core.access import KeyId, ProjectId
+from tollkeeper.core.money import usd_from_picousd
+from tollkeeper.core.reports import DAY_S, CostDimension
+from tollkeeper.money.caps.rule import CapPeriod, CapUse
+from tollkeeper.reports.statements.rule import adjusted_day
+from tollkeeper.reports.traffic.rule import TimeRange
+from tollkeeper.setup.services import Services
+from tollkeeper.tenants.organization import Organization
 
 # The number of charts is limited, because each chart needs a cost report of its own.
 _CHARTS_MAX = 12

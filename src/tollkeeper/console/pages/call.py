@@ -14,8 +14,8 @@ from starlette.responses import Response
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import request_id
 from tollkeeper.console.rendering import render
-from tollkeeper.domain.views import ActivityEntry, HoldTerms
-from tollkeeper.services.calls.traffic import CallDetails
+from tollkeeper.core.views import ActivityEntry, HoldTerms
+from tollkeeper.reports.traffic.service import CallDetails
 
 # The width of the drawing of the call's spans, in drawing units.
 _WIDTH = 1000

@@ -7,13 +7,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tollkeeper.actions.action import Question
-from tollkeeper.bootstrap.backend_trial import credential_of, model_on_backend, running_backend
 from tollkeeper.console.amounts import exact_usd
 from tollkeeper.console.changes import answer_form
 from tollkeeper.console.context import Finding, console_of
 from tollkeeper.console.forms import Form, Refused
 from tollkeeper.console.rendering import render
-from tollkeeper.services.calls.backend_trial import BackendTrial
+from tollkeeper.setup.backend_trial import credential_of, model_on_backend, running_backend
+from tollkeeper.setup.trial_calls import BackendTrial
 
 # The deadline for all checks of `tollkeeper doctor` together.
 _DOCTOR_S = 180.0

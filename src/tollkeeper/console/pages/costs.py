@@ -20,19 +20,13 @@ from tollkeeper.console.months_compared import (
     two_months,
 )
 from tollkeeper.console.rendering import csv_file, day, render
-from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.conventions import COST_PAGE_MAX
-from tollkeeper.domain.errors import InvalidRequest
-from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.domain.reports import (
-    DAY_S,
-    CostDimension,
-    CostPage,
-    CostQuery,
-    days_of,
-)
-from tollkeeper.domain.traffic import TimeRange
-from tollkeeper.services.ledger.cost_columns import COST_GROUPINGS, CostGrouping, cost_table
+from tollkeeper.core.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.core.conventions import COST_PAGE_MAX
+from tollkeeper.core.errors import InvalidRequest
+from tollkeeper.core.money import usd_from_picousd
+from tollkeeper.core.reports import DAY_S, CostDimension, CostPage, CostQuery, days_of
+from tollkeeper.reports.costs.columns import COST_GROUPINGS, CostGrouping, cost_table
+from tollkeeper.reports.traffic.rule import TimeRange
 
 # The maximum number of keys whose names are shown instead of their ids.
 _NAMES_MAX = 1000

@@ -9,7 +9,6 @@ from starlette.responses import Response
 from tollkeeper.actions.action import OWNER, WORK, Question
 from tollkeeper.actions.caps import CAP_CLEAR, CAP_SET
 from tollkeeper.actions.project_keys import PROJECT_KEY_CREATE
-from tollkeeper.bootstrap.services import Services
 from tollkeeper.console.changes import FormAction, act, answer_form, form_of
 from tollkeeper.console.chosen import chosen_organization
 from tollkeeper.console.context import console_of, services_of, whole_console
@@ -18,11 +17,11 @@ from tollkeeper.console.gateway_call import gateway_url
 from tollkeeper.console.pages.costs import month_spend
 from tollkeeper.console.pages.organizations import cap_period
 from tollkeeper.console.rendering import render
-from tollkeeper.domain.access import PROJECT_KEY_PERMISSIONS, KeyId, OrganizationId
-from tollkeeper.domain.caps import CapPeriod
-from tollkeeper.domain.organization import Project, ProjectKey
-from tollkeeper.domain.reports import CostDimension
-from tollkeeper.domain.views import CapUse
+from tollkeeper.core.access import PROJECT_KEY_PERMISSIONS, KeyId, OrganizationId
+from tollkeeper.core.reports import CostDimension
+from tollkeeper.money.caps.rule import CapPeriod, CapUse
+from tollkeeper.setup.services import Services
+from tollkeeper.tenants.organization import Project, ProjectKey
 
 _SHOWN_MAX = 500
 _HOUR_S = 3600

@@ -7,7 +7,7 @@ from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import RANGES_S, time_range
 from tollkeeper.console.months_compared import month_start
 from tollkeeper.console.rendering import render
-from tollkeeper.domain.reports import days_of
+from tollkeeper.core.reports import days_of
 
 
 async def show(request: Request) -> Response:

@@ -11,15 +11,15 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from tollkeeper.actions.action import OWNER, Question
-from tollkeeper.bootstrap.services import Services
 from tollkeeper.console.amounts import number
 from tollkeeper.console.changes import FormAction, act, answer_form, done
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, Refused
 from tollkeeper.console.rendering import render
-from tollkeeper.domain.errors import InvalidRequest
-from tollkeeper.domain.months import Month, month_of_text
-from tollkeeper.services.ledger.months import LedgerMonth
+from tollkeeper.core.errors import InvalidRequest
+from tollkeeper.core.months import Month, month_of_text
+from tollkeeper.money.months.service import LedgerMonth
+from tollkeeper.setup.services import Services
 
 _EXPORT_DEADLINE_S = 1800.0
 _PIECE_BYTES = 65_536

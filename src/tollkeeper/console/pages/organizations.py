@@ -8,16 +8,16 @@ from tollkeeper.actions.action import OWNER, WORK, Question
 from tollkeeper.actions.caps import CAP_CLEAR, CAP_SET
 from tollkeeper.actions.credit import CREDIT_GRANT
 from tollkeeper.actions.own_services import AnyServices
-from tollkeeper.bootstrap.services import Services
 from tollkeeper.console.amounts import exact_usd
 from tollkeeper.console.changes import FormAction, act, answer_form, done, form_of
 from tollkeeper.console.context import console_of, services_of
 from tollkeeper.console.forms import Form, Refused, organization_id, storable
 from tollkeeper.console.rendering import render
-from tollkeeper.domain.access import ADMIN_PERMISSIONS, KeyId, OrganizationId
-from tollkeeper.domain.caps import CapPeriod
-from tollkeeper.domain.errors import InvalidRequest
-from tollkeeper.domain.payments import ADDING_KINDS, WITHDRAWING_KINDS, GrantKind
+from tollkeeper.core.access import ADMIN_PERMISSIONS, KeyId, OrganizationId
+from tollkeeper.core.errors import InvalidRequest
+from tollkeeper.money.caps.rule import CapPeriod
+from tollkeeper.money.payments.rule import ADDING_KINDS, WITHDRAWING_KINDS, GrantKind
+from tollkeeper.setup.services import Services
 
 _KEYS_NAMED_MAX = 500
 _GRANTS_SHOWN = 10

@@ -15,8 +15,8 @@ from tollkeeper.console.gateway_call import gateway_url
 from tollkeeper.console.pages.alerts import shown_alerts
 from tollkeeper.console.rendering import percentile, render
 from tollkeeper.console.replica_views import ReplicaViews
-from tollkeeper.domain.traffic import BackendTraffic
-from tollkeeper.services.calls.traffic import TrafficReport
+from tollkeeper.reports.traffic.rule import BackendTraffic
+from tollkeeper.reports.traffic.service import TrafficReport
 
 # The shown percentiles: p50, p95 and p99.
 _SHARES = (0.5, 0.95, 0.99)

@@ -4,15 +4,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tollkeeper.actions.action import Question
-from tollkeeper.bootstrap.services import Services
 from tollkeeper.console.amounts import exact_usd
 from tollkeeper.console.changes import answer_form, done
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, Refused, organization_id
 from tollkeeper.console.rendering import render
-from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
-from tollkeeper.domain.payments import Payment
+from tollkeeper.core.access import OrganizationId
+from tollkeeper.core.errors import InvalidRequest, NotFound, StateConflict
+from tollkeeper.money.payments.rule import Payment
+from tollkeeper.setup.services import Services
 
 # The maximum number of rows of each table.
 _SHOWN_MAX = 100

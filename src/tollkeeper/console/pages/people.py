@@ -8,8 +8,8 @@ from tollkeeper.console.changes import answer_form, done
 from tollkeeper.console.context import console_of, session_of
 from tollkeeper.console.forms import Form, Refused
 from tollkeeper.console.rendering import render
-from tollkeeper.domain.errors import NotFound
-from tollkeeper.storage.console_sessions import StoredSession
+from tollkeeper.console.session_store import StoredSession
+from tollkeeper.core.errors import NotFound
 
 _SHOWN_MAX = 1000
 

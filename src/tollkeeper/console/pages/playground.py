@@ -24,10 +24,10 @@ from tollkeeper.console.forms import Form, Refused, optional, project_id, reques
 from tollkeeper.console.gateway_call import Opened, call_gateway
 from tollkeeper.console.pages.keys import created
 from tollkeeper.console.rendering import fragment, render
-from tollkeeper.domain.access import ProjectId
-from tollkeeper.domain.errors import InvalidRequest, NotFound, TollkeeperError
-from tollkeeper.domain.views import CallLedger
-from tollkeeper.services.vault import Vault
+from tollkeeper.core.access import ProjectId
+from tollkeeper.core.errors import InvalidRequest, NotFound, TollkeeperError
+from tollkeeper.core.runtime.vault import Vault
+from tollkeeper.core.views import CallLedger
 
 # How long the playground's key of a project stays valid after a test call: more than twice the
 # longest duration of a call.

@@ -11,10 +11,10 @@ from tollkeeper.console.context import services_of, whole_console
 from tollkeeper.console.forms import Form, Refused, organization_id
 from tollkeeper.console.policy_form import description_of, name_of, rule_of
 from tollkeeper.console.rendering import render
-from tollkeeper.domain.organization import Project
-from tollkeeper.domain.policy import Policy
-from tollkeeper.services.policies.policies import OPERATION_CREATE
-from tollkeeper.services.tenants.idempotency import IdempotentRequest
+from tollkeeper.policies.policies import OPERATION_CREATE
+from tollkeeper.policies.policy import Policy
+from tollkeeper.tenants.idempotency import IdempotentRequest
+from tollkeeper.tenants.organization import Project
 
 _DAYS = 7
 

@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 from tollkeeper.actions.action import WORK, WORK_OWN, Question
 from tollkeeper.actions.own_services import AnyServices
-from tollkeeper.bootstrap.services import Services, judge_format
 from tollkeeper.console.amounts import number
 from tollkeeper.console.changes import FormAction, OwnFormAction, act
 from tollkeeper.console.charts import counted_days, threshold_chart
@@ -18,11 +17,12 @@ from tollkeeper.console.context import services_of, whole_console
 from tollkeeper.console.forms import Form, Refused, storable
 from tollkeeper.console.policy_form import description_of, name_of, rule_of
 from tollkeeper.console.rendering import day, render
-from tollkeeper.domain.errors import InvalidRequest
-from tollkeeper.domain.percent import percent_of
-from tollkeeper.domain.policy import Mode, Policy, PolicyVersion, Rule
-from tollkeeper.domain.reports import DAY_S
-from tollkeeper.services.policies.statistics import PolicyReport
+from tollkeeper.core.errors import InvalidRequest
+from tollkeeper.core.percent import percent_of
+from tollkeeper.core.reports import DAY_S
+from tollkeeper.policies.policy import Mode, Policy, PolicyVersion, Rule
+from tollkeeper.reports.policy_statistics import PolicyReport
+from tollkeeper.setup.services import Services, judge_format
 
 _DAYS = {"7": "7 days", "30": "30 days", "90": "90 days"}
 _BINS = 20

@@ -12,18 +12,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tollkeeper.actions.action import Question
-from tollkeeper.bootstrap.services import Services, judge_format
 from tollkeeper.console.changes import answer_form, done
 from tollkeeper.console.charts import threshold_chart
 from tollkeeper.console.context import Console, console_of
 from tollkeeper.console.forms import Form, Refused
 from tollkeeper.console.rendering import render
-from tollkeeper.domain.calibration import CONFIDENCE, LabelledScore, guarantees
-from tollkeeper.domain.errors import InvalidRequest, StateConflict, Unavailable
-from tollkeeper.domain.policy import Direction, JudgeFormat, Policy
-from tollkeeper.domain.trial import Sample, labelled, labelled_values, separate
-from tollkeeper.services.policies.labelled_texts import read_texts
-from tollkeeper.services.policies.trial import PolicyTrial, Trial, TrialText
+from tollkeeper.core.errors import InvalidRequest, StateConflict, Unavailable
+from tollkeeper.policies.calibration.rule import CONFIDENCE, LabelledScore, guarantees
+from tollkeeper.policies.policy import Direction, JudgeFormat, Policy
+from tollkeeper.policies.trial.labelled_texts import read_texts
+from tollkeeper.policies.trial.rule import Sample, labelled, labelled_values, separate
+from tollkeeper.policies.trial.service import PolicyTrial, Trial, TrialText
+from tollkeeper.setup.services import Services, judge_format
 
 # The number of texts is limited, because the user waits for the page. `tollkeeper policy try`
 # accepts more texts.

@@ -14,13 +14,12 @@ from tollkeeper.console.forms import Form, Refused, model_list, organization_id,
 from tollkeeper.console.pages.costs import month_spend
 from tollkeeper.console.pages.organizations import cap_period
 from tollkeeper.console.rendering import render
-from tollkeeper.domain.access import ProjectId
-from tollkeeper.domain.allowed_models import unmatched
-from tollkeeper.domain.caps import CapPeriod
-from tollkeeper.domain.organization import Project
-from tollkeeper.domain.reports import CostDimension
-from tollkeeper.domain.views import CapUse
-from tollkeeper.services.ledger.accounts import LimitChange
+from tollkeeper.core.access import ProjectId
+from tollkeeper.core.allowed_models import unmatched
+from tollkeeper.core.reports import CostDimension
+from tollkeeper.money.caps.rule import CapPeriod, CapUse
+from tollkeeper.money.credit.service import LimitChange
+from tollkeeper.tenants.organization import Project
 
 
 async def show_all(request: Request, refused: Refused | None = None) -> Response:

@@ -10,8 +10,8 @@ from tollkeeper.console.changes import answer_form
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, Refused
 from tollkeeper.console.rendering import render
-from tollkeeper.domain.errors import InvalidRequest
-from tollkeeper.services.ledger.bill import (
+from tollkeeper.core.errors import InvalidRequest
+from tollkeeper.reports.bills.service import (
     BillComparison,
     Figure,
     bill_columns,
@@ -22,7 +22,7 @@ from tollkeeper.services.ledger.bill import (
     shown_day,
     tolerance_of,
 )
-from tollkeeper.storage.backend_usage import Tolerance
+from tollkeeper.reports.bills.store import Tolerance
 
 _SHOWN_MAX = 200
 

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from tollkeeper.console.context import console_of
 from tollkeeper.console.rendering import render
-from tollkeeper.settings.origins import SettingOrigin
+from tollkeeper.setup.settings.origins import SettingOrigin
 
 
 async def show(request: Request) -> Response:

@@ -6,9 +6,9 @@ from starlette.responses import Response
 from tollkeeper.console.context import services_of
 from tollkeeper.console.forms import optional, organization_id
 from tollkeeper.console.rendering import csv_file, render
-from tollkeeper.domain.months import month_of_day, month_of_text
-from tollkeeper.domain.reports import DAY_S
-from tollkeeper.domain.statements import Statement, statement_rows
+from tollkeeper.core.months import month_of_day, month_of_text
+from tollkeeper.core.reports import DAY_S
+from tollkeeper.reports.statements.rule import Statement, statement_rows
 
 
 async def show(request: Request) -> Response:

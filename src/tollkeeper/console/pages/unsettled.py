@@ -8,16 +8,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tollkeeper.actions.action import Question
-from tollkeeper.bootstrap.calls import unsettled_rule
-from tollkeeper.bootstrap.services import Services
 from tollkeeper.console.amounts import exact_usd, number
 from tollkeeper.console.changes import answer_form, done
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, Refused, optional, request_id
 from tollkeeper.console.rendering import duration, render
-from tollkeeper.domain.errors import InvalidRequest, StateConflict
-from tollkeeper.services.ledger.bulk_resolution import BulkAction
-from tollkeeper.storage.unsettled import UnsettledSelection
+from tollkeeper.core.errors import InvalidRequest, StateConflict
+from tollkeeper.money.unsettled.bulk_resolution import BulkAction
+from tollkeeper.money.unsettled.store import UnsettledSelection
+from tollkeeper.setup.calls import unsettled_rule
+from tollkeeper.setup.services import Services
 
 _SHOWN_MAX = 200
 

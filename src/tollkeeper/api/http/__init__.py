@@ -1,1 +1,0 @@
-"""The HTTP code that all endpoints share."""

@@ -1,1 +1,0 @@
-"""The operators' commands, one module per noun, with the services of the API."""

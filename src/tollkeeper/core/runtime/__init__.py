@@ -1,0 +1,1 @@
+"""Timeouts, fair queues, threads, batches, logs and counters for every room."""

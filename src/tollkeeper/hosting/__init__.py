@@ -1,1 +1,0 @@
-"""Runs the processes and sockets of a gateway: supervisor, workers, HTTP server, operator listener."""

@@ -1,0 +1,1 @@
+"""Credit, balances and limits as operators see and change them."""

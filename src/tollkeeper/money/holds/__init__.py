@@ -1,0 +1,1 @@
+"""Admission: the decision, its transaction, and the queue in front of it."""

@@ -1,0 +1,1 @@
+"""Calls in the request log that the ledger lost."""

@@ -1,0 +1,1 @@
+"""The ledger's months: closing, exporting, dropping."""

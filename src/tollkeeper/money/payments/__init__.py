@@ -1,0 +1,1 @@
+"""Events of a payment provider become grants, once each."""

@@ -1,0 +1,1 @@
+"""Resolving a hold once: settled or released."""

@@ -1,0 +1,1 @@
+"""Holds that nobody resolved: finding them, marking them, resolving them."""

@@ -1,0 +1,1 @@
+"""Every balance recomputed from the rows it stands for."""

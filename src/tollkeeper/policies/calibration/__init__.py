@@ -1,0 +1,1 @@
+"""From the judge's scores to probabilities, and how they drift."""

@@ -1,0 +1,1 @@
+"""Asking the judge: the question, the slots, the tokens."""

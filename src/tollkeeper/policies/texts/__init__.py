@@ -1,0 +1,1 @@
+"""A prompt or an answer as text that the judge can read."""

@@ -1,0 +1,1 @@
+"""Trying a rule on sample texts."""

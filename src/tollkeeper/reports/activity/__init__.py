@@ -1,0 +1,1 @@
+"""One record for each inference request, and its pages and exports."""

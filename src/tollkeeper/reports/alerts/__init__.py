@@ -1,0 +1,1 @@
+"""Conditions that someone should look at, raised once and cleared once."""

@@ -1,0 +1,1 @@
+"""Costs by day, for the API, the pages and the commands."""

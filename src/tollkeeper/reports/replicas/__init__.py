@@ -1,0 +1,1 @@
+"""How each process sees the replicas of the backends."""

@@ -1,0 +1,1 @@
+"""One organization's grants, charges and balances in one month."""

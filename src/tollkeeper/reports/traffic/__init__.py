@@ -1,0 +1,1 @@
+"""Calls over time, and everything about one call."""

@@ -1,1 +1,0 @@
-"""Provides timeouts, fair queues, threads and logs for every package except `domain`."""

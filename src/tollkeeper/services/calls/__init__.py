@@ -1,1 +1,0 @@
-"""Use cases of inference: running a call, checking its options and policies, recording it."""

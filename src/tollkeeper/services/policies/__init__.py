@@ -1,1 +1,0 @@
-"""Use cases of policies: editing, publishing, applying, trying and calibrating them."""

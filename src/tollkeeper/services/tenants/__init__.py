@@ -1,1 +1,0 @@
-"""Use cases of organizations, projects, keys and authentication."""

@@ -1,1 +1,0 @@
-"""PostgreSQL: the pool, the schema, and all SQL, a module per kind of object. No use cases."""

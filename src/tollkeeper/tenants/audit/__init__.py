@@ -1,0 +1,1 @@
+"""One entry for every change, in the transaction of the change."""
