@@ -251,7 +251,10 @@ async def test_everything_that_a_gateway_prints_can_be_read(
         )
     try:
         await asyncio.to_thread(eventually, lambda: b"\n" in log.read_bytes())
-        address = json.loads(log.read_bytes().splitlines()[0])["public"]
+        # A line of the log may come before the addresses.
+        await asyncio.to_thread(eventually, lambda: b'"public"' in log.read_bytes())
+        [printed] = [line for line in log.read_bytes().splitlines() if b'"public"' in line]
+        address = json.loads(printed)["public"]
         async with httpx2.AsyncClient() as client:
             assert (await client.get(f"{address}/v1/models/absent")).status_code == 401
     finally:
