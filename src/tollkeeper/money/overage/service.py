@@ -30,7 +30,7 @@ class Excesses:
         self._loading = asyncio.Lock()
         self._loads_ended = 0
         self.loaded = False
-        # Whether it was, and no model has lately exceeded a hold. Then a call needn't ask.
+        # Loaded, and no model has lately exceeded a hold: then a call needn't ask.
         self.is_quiet = False
 
     def of(self, model: str) -> tuple[Excess, ...]:
